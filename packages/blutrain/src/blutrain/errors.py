@@ -1,0 +1,55 @@
+"""Errors of blutrain: each names what was found, where, and what to do about it.
+
+All of them are *user errors*: the command line prints their text as one line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class BlutrainError(Exception):
+    """Base of every error that a user of blutrain can cause and repair."""
+
+
+class InvalidInputError(BlutrainError, ValueError):
+    """A value given to a command or function is impossible; the message names the value and the fix."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a configuration."""
+
+    key: str
+    """Dotted key, for example ``model.heads``."""
+    message: str
+    """What was expected, what was got and how to repair it."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+class ConfigError(BlutrainError, ValueError):
+    """A configuration is unusable; ``problems`` lists everything that is wrong with it, not just the first thing."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        head = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__(f"[config] {head}: " + "; ".join(str(problem) for problem in self.problems))
+
+
+class DataError(BlutrainError, ValueError):
+    """A corpus or a prepared data set is unusable."""
+
+
+class ShardError(DataError):
+    """A shard file is truncated, foreign, empty or of another tokenizer."""
+
+
+class TokenizerError(DataError):
+    """A tokenizer is unknown, or text can not be encoded by it."""
+
+
+class NonFiniteError(BlutrainError, RuntimeError):
+    """Too many steps in a row had a non-finite loss or gradient norm; the newest checkpoint is intact."""
