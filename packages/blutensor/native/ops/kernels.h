@@ -1,0 +1,22 @@
+// The kernel table: which function serves which operator on this CPU.
+//
+// Every entry starts as the portable reference and is overridden by what the CPU supports; kernels.cpp is the one place
+// that shows what is specialised for what. An operator's folder declares its kernel signatures in <op>_kernels.h as one
+// struct of function pointers; add it here as a member.
+#pragma once
+
+namespace blutensor {
+
+enum class Isa : int { reference = 0, avx2 = 1, avx512 = 2 };
+
+struct KernelTable {
+  Isa isa = Isa::reference;
+};
+
+// The active table: the best that CPU and build support, unless set_isa() chose another.
+const KernelTable& kernels();
+bool supports_isa(Isa isa);
+void set_isa(Isa isa);  // throws Status::unsupported; for tests and measurements
+Isa active_isa();
+
+}  // namespace blutensor

@@ -1,0 +1,192 @@
+// The operator descriptor: everything the system knows about one operator, in one place.
+//
+// Eager execution, autograd, capture, the Python bindings, the stubs, the gradient checks and the operator
+// reference are all driven by the table of these descriptors (ops/registry.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace blutensor {
+
+// ---------------------------------------------------------------- attributes
+
+enum class AttrKind : int32_t { integer, floating, boolean, integers, dtype, string };
+
+struct Attr {
+  AttrKind kind = AttrKind::integer;
+  int64_t i = 0;  // integer, boolean, dtype
+  double f = 0;
+  Dims ints;       // integers (axes, shapes)
+  std::string s;
+
+  static Attr of_int(int64_t v) { Attr a; a.i = v; return a; }
+  static Attr of_bool(bool v) { Attr a; a.kind = AttrKind::boolean; a.i = v; return a; }
+  static Attr of_float(double v) { Attr a; a.kind = AttrKind::floating; a.f = v; return a; }
+  static Attr of_ints(Dims v) { Attr a; a.kind = AttrKind::integers; a.ints = v; return a; }
+  static Attr of_dtype(DType v) { Attr a; a.kind = AttrKind::dtype; a.i = static_cast<int64_t>(v); return a; }
+  static Attr of_string(std::string v) { Attr a; a.kind = AttrKind::string; a.s = std::move(v); return a; }
+  bool operator==(const Attr& other) const;  // bitwise for floats: NaN equals itself
+};
+std::string to_text(const Attr& attr);
+
+// Attribute values of one call, in the order of the descriptor's `attrs`.
+class Attrs {
+ public:
+  Attrs() = default;
+  Attrs(std::initializer_list<Attr> values) : values_(values) {}
+  explicit Attrs(std::vector<Attr> values) : values_(std::move(values)) {}
+  int64_t i(size_t k) const { return values_[k].i; }
+  bool b(size_t k) const { return values_[k].i != 0; }
+  double f(size_t k) const { return values_[k].f; }
+  const Dims& ints(size_t k) const { return values_[k].ints; }
+  DType dtype(size_t k) const { return static_cast<DType>(values_[k].i); }
+  const std::string& s(size_t k) const { return values_[k].s; }
+  size_t size() const { return values_.size(); }
+  const Attr& operator[](size_t k) const { return values_[k]; }
+  bool operator==(const Attrs&) const = default;
+
+ private:
+  std::vector<Attr> values_;
+};
+
+struct AttrSpec {
+  std::string name;
+  AttrKind kind;
+  Attr default_value;
+  bool required = false;
+  std::vector<std::string> choices;  // of a string attribute; empty: any
+};
+
+// ---------------------------------------------------------------- operands
+
+struct InputSpec {
+  enum class Kind : int32_t {
+    required,  // one tensor
+    optional,  // one tensor or an undefined handle
+    list,      // any number of tensors; lists come last, and all lists of one call have the same length
+  };
+  std::string name;
+  Kind kind = Kind::required;
+  bool written = false;     // the operator writes it in place
+  bool accepts_scalar = false;  // Python numbers become 0-d tensors of the other operand's dtype
+};
+
+// Shape, dtype and layout of an output that the operator allocates.
+struct TensorSpec {
+  DType dtype = DType::float32;
+  Shape shape;
+  Strides strides;  // a permutation of row-major; leave has_strides false for row-major
+  bool has_strides = false;
+};
+
+// A view operator's result: same storage, other geometry. Offset is absolute, in elements.
+struct ViewSpec {
+  Shape shape;
+  Strides strides;
+  int64_t offset = 0;
+};
+
+// ---------------------------------------------------------------- the call, as its parts see it
+
+// Inputs and attributes before execution: inference and validation.
+struct OpCall {
+  std::span<const Tensor> inputs;  // flattened: fixed inputs, then list 0, list 1, ...
+  const Attrs& attrs;
+  int64_t list_length = 0;         // of each list input
+};
+
+// Execution: raw memory only.
+struct Launch {
+  std::span<const View> inputs;
+  std::span<const View> outputs;
+  const Attrs& attrs;
+  int64_t list_length = 0;
+  void* workspace = nullptr;
+  size_t workspace_bytes = 0;
+  void* stream = nullptr;
+};
+
+// A gradient buffer that a gradient function may write itself instead of returning a fresh tensor.
+struct GradTarget {
+  Tensor buffer;            // undefined: there is none
+  bool accumulate = false;  // add to what is there, or overwrite
+};
+
+class GradContext {
+ public:
+  virtual ~GradContext() = default;
+  virtual const Attrs& attrs() const = 0;
+  virtual int64_t list_length() const = 0;
+  virtual int num_inputs() const = 0;
+  // Saved tensors (the descriptor's save_* masks); checked against writes in place since they were saved.
+  virtual Tensor input(int i) const = 0;
+  virtual Tensor output(int i) const = 0;
+  virtual bool has_input(int i) const = 0;       // an optional input was given
+  virtual const TensorSpec& input_spec(int i) const = 0;   // shape, dtype, strides, known without saving
+  virtual const TensorSpec& output_spec(int i) const = 0;
+  virtual Device device() const = 0;
+  // Gradient with respect to output i; undefined when nothing downstream used that output.
+  virtual Tensor grad_output(int i) const = 0;
+  virtual bool needs(int i) const = 0;           // is the gradient of input i wanted?
+  // A buffer to write the gradient of input i into. After writing, call consumed(i) and return an undefined tensor.
+  virtual GradTarget target(int i) = 0;
+  virtual void consumed(int i) = 0;
+};
+
+using InferFn = std::function<std::vector<TensorSpec>(const OpCall&)>;
+using ViewFn = std::function<std::vector<ViewSpec>(const OpCall&)>;
+using WorkspaceFn = std::function<size_t(const Launch&)>;  // pointers are null
+using LaunchFn = void (*)(const Launch&);
+// Gradients of all inputs, in order (undefined where not needed). Built from operator calls, so that they are
+// captured, planned and differentiable like everything else.
+using GradientFn = std::function<Tensors(GradContext&)>;
+using DecomposeFn = std::function<Tensors(std::span<const Tensor> inputs, const Attrs&)>;
+
+enum class Effect : int32_t { pure, writes, communicates };
+enum class Lane : int32_t { compute = 0, communication = 1, copy = 2 };
+inline constexpr int kNumLanes = 3;
+
+// One row of the gradient checks that the table generates (tests/test_operator_table.py).
+struct GradCase {
+  std::vector<Shape> shapes;       // of the required float inputs
+  std::vector<Attr> attrs;         // empty: defaults
+  std::string domain = "normal";   // "positive", "away_from_zero", "unit" ...: how inputs are drawn
+};
+
+struct Operator {
+  std::string name;
+  std::string doc;                // one paragraph: what it computes, shapes, dtypes
+  std::string category;           // heading of the operator reference
+  std::vector<InputSpec> inputs;
+  std::vector<AttrSpec> attrs;
+  int num_outputs = 1;            // 0: writes its inputs only
+  std::vector<std::string> output_names;
+
+  InferFn infer;                  // allocating operators
+  ViewFn view;                    // view operators: instead of infer and launch
+  WorkspaceFn workspace;          // optional
+  LaunchFn launch_cpu = nullptr;
+  LaunchFn launch_cuda = nullptr;
+  GradientFn gradient;            // absent: not differentiable
+  uint64_t save_inputs = 0;       // bit i: backward reads input i
+  uint64_t save_outputs = 0;
+  DecomposeFn decompose;          // composite operators: into primitives
+  Effect effect = Effect::pure;
+  Lane lane = Lane::compute;
+  bool is_public = true;          // false: no Python function (gradient helpers, optimizer internals)
+  std::vector<GradCase> grad_cases;
+
+  uint32_t id = 0;                // position in the table
+  const char* tag = nullptr;      // interned name, for allocation tags and messages
+  int fixed_inputs() const;
+  int num_lists() const;
+  bool is_written(int flat_index, int64_t list_length) const;
+};
+
+}  // namespace blutensor

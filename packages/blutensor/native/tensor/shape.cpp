@@ -1,0 +1,81 @@
+#include "tensor/shape.h"
+
+#include "tensor/dtype.h"
+
+namespace blutensor {
+
+std::ostream& operator<<(std::ostream& out, const Dims& dims) {
+  out << '(';
+  for (int i = 0; i < dims.size(); ++i) out << (i ? ", " : "") << dims[i];
+  return out << (dims.size() == 1 ? ",)" : ")");
+}
+
+int64_t num_elements(const Shape& shape) {
+  int64_t n = 1;
+  for (int64_t d : shape) {
+    require(d >= 0, "expected sizes of at least 0, got shape ", shape);
+    require(!__builtin_mul_overflow(n, d, &n), "shape ", shape, " has more than 2^63 elements");
+  }
+  return n;
+}
+
+Strides contiguous_strides(const Shape& shape) {
+  Strides strides = Dims::filled(shape.size(), 1);
+  for (int i = shape.size() - 2; i >= 0; --i) strides[i] = strides[i + 1] * std::max<int64_t>(shape[i + 1], 1);
+  return strides;
+}
+
+bool is_contiguous(const Shape& shape, const Strides& strides) {
+  int64_t expected = 1;
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    if (shape[i] == 0) return true;
+    if (shape[i] == 1) continue;
+    if (strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
+  const int rank = std::max(a.size(), b.size());
+  Shape out = Dims::filled(rank, 1);
+  for (int i = 0; i < rank; ++i) {
+    const int ia = a.size() - rank + i, ib = b.size() - rank + i;
+    const int64_t da = ia >= 0 ? a[ia] : 1, db = ib >= 0 ? b[ib] : 1;
+    require(da == db || da == 1 || db == 1, "[", op, "] expected shapes that broadcast, got ", a, " and ", b);
+    out[i] = da == 1 ? db : da;
+  }
+  return out;
+}
+
+Strides broadcast_strides(const Shape& shape, const Strides& strides, const Shape& to) {
+  Strides out = Dims::filled(to.size(), 0);
+  for (int i = 0; i < shape.size(); ++i) {
+    const int at = to.size() - shape.size() + i;
+    out[at] = shape[i] == 1 && to[at] != 1 ? 0 : strides[i];
+  }
+  return out;
+}
+
+int normalize_axis(int64_t axis, int rank, const char* op) {
+  if (axis < -rank || axis >= rank)
+    fail(Status::index, "[", op, "] expected an axis from ", -rank, " to ", rank - 1, ", got ", axis);
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+DType promote(DType a, DType b) {
+  if (a == b) return a;
+  if (is_floating(a) != is_floating(b)) return is_floating(a) ? a : b;
+  if (is_floating(a)) {
+    if (a == DType::float64 || b == DType::float64) return DType::float64;
+    return DType::float32;  // float32 with a 16-bit float, or bfloat16 with float16
+  }
+  if (a == DType::boolean) return b;
+  if (b == DType::boolean) return a;
+  // integers: the wider; unsigned with signed of the same or smaller width widens
+  if (a == DType::int64 || b == DType::int64) return DType::int64;
+  if (a == DType::int32 || b == DType::int32) return DType::int32;
+  return DType::uint16;  // uint8 with uint16
+}
+
+}  // namespace blutensor

@@ -1,0 +1,61 @@
+#include "tensor/storage.h"
+
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include <blualloc/blualloc.h>
+
+namespace blutensor {
+
+namespace {
+
+std::atomic<uint64_t> next_storage_id{1};
+thread_local StorageObserver* observer = nullptr;
+
+blualloc_pool* default_pool(Device device) {
+  blualloc_pool* pool = nullptr;
+  if (const int32_t status = blualloc_default_pool(static_cast<int32_t>(device.type), device.index, &pool))
+    throw Error(static_cast<Status>(status), blualloc_last_error());
+  return pool;
+}
+
+}  // namespace
+
+std::string device_name(Device device) {
+  return device.type == DeviceType::cpu ? "cpu" : text("cuda:", device.index);
+}
+
+const char* intern(const std::string& name) {
+  static std::mutex mutex;
+  static auto& names = *new std::set<std::string>;  // never destroyed: tags outlive static destruction
+  const std::lock_guard lock(mutex);
+  return names.insert(name).first->c_str();
+}
+
+Storage::Storage(size_t bytes, Device device, const char* tag)
+    : bytes_(bytes), device_(device), id_(next_storage_id.fetch_add(1, std::memory_order_relaxed)) {
+  if (const int32_t status = blualloc_allocate(default_pool(device), bytes, nullptr, tag, &data_))
+    throw Error(static_cast<Status>(status), blualloc_last_error());
+}
+
+Storage::Storage(void* data, size_t bytes, Device device, std::function<void()> release)
+    : data_(data),
+      bytes_(bytes),
+      device_(device),
+      release_(std::move(release)),
+      id_(next_storage_id.fetch_add(1, std::memory_order_relaxed)) {}
+
+Storage::~Storage() {
+  if (observer) observer->on_storage_destroyed(id_);
+  if (release_) {
+    release_();
+  } else if (data_) {
+    // A failure here means that the pool's bookkeeping is broken; a destructor cannot report it.
+    static_cast<void>(blualloc_free(default_pool(device_), data_, nullptr));
+  }
+}
+
+void Storage::set_observer(StorageObserver* o) { observer = o; }
+
+}  // namespace blutensor

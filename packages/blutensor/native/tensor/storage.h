@@ -1,0 +1,77 @@
+// Storage: a block of memory that views share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tensor/dtype.h"
+#include "tensor/intrusive.h"
+
+namespace blutensor {
+
+enum class DeviceType : int32_t { cpu = 0, cuda = 1 };
+
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  int32_t index = 0;
+  bool operator==(const Device&) const = default;
+};
+std::string device_name(Device device);  // "cpu", "cuda:0"
+
+class Storage;
+// Told when a storage dies; a capture uses it to learn which tensors outlive the captured function.
+class StorageObserver {
+ public:
+  virtual void on_storage_destroyed(uint64_t storage_id) = 0;
+
+ protected:
+  ~StorageObserver() = default;
+};
+
+class Storage final : public RefCounted {
+ public:
+  // From blualloc's default pool of the device; `tag` names the owner in snapshots (a string literal or interned).
+  Storage(size_t bytes, Device device, const char* tag);
+  // Foreign memory; `release` runs when the last view dies.
+  Storage(void* data, size_t bytes, Device device, std::function<void()> release);
+  ~Storage() override;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  bool foreign() const { return static_cast<bool>(release_); }
+  // Unique for the life of the process: identity of a buffer in captures.
+  uint64_t id() const { return id_; }
+
+  // Counts writes in place; a tensor saved for backward remembers the value it was saved at.
+  uint64_t version() const { return version_; }
+  const char* last_writer() const { return last_writer_; }
+  void mark_written(const char* op) {
+    ++version_;
+    last_writer_ = op;
+  }
+
+  // Set on a tensor that a captured function left behind without returning it: its bytes live in the
+  // capture's arena and mean nothing outside. Names the capture, or nullptr.
+  const char* captured_by() const { return captured_by_; }
+  void set_captured_by(const char* name) { captured_by_ = name; }
+
+  static void set_observer(StorageObserver* observer);  // of this thread
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  Device device_;
+  std::function<void()> release_;
+  uint64_t id_ = 0;
+  uint64_t version_ = 0;
+  const char* last_writer_ = "creation";
+  const char* captured_by_ = nullptr;
+};
+
+// Keeps a string alive for the life of the process (operator and capture names used as tags).
+const char* intern(const std::string& text);
+
+}  // namespace blutensor
