@@ -138,8 +138,13 @@ function(blu_native_library name)
   endif()
 
   # now + no-undefined: a missing symbol fails at link or import, never in the middle of a run.
-  # exclude-libs: nothing of a static archive is exported again.
-  target_link_options(${name} PRIVATE LINKER:-z,now LINKER:--no-undefined LINKER:--exclude-libs,ALL)
+  # exclude-libs: nothing of a static archive is exported again. version script: neither are the standard library's
+  # templates, which hidden visibility does not hide; what is exported is the C interface and nothing else.
+  set(exports "${CMAKE_CURRENT_BINARY_DIR}/generated/${name}.map")
+  file(CONFIGURE OUTPUT "${exports}" CONTENT "{ global: ${name}_*; local: *; };\n" @ONLY)
+  target_link_options(${name} PRIVATE
+    LINKER:-z,now LINKER:--no-undefined LINKER:--exclude-libs,ALL "LINKER:--version-script,${exports}")
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS "${exports}")
   # Wheels hold no symbolic links (each would be one more full copy): one file, named as its SONAME.
   set_target_properties(${name} PROPERTIES SOVERSION ${ABI_MAJOR} VERSION ${ABI_MAJOR} INSTALL_RPATH "${rpath}")
 

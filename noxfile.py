@@ -1,0 +1,341 @@
+"""The tasks of this repository. The README has the two commands that a newcomer needs.
+
+    nox -s train                  build the wheels, install them, train gpt2-nano on the standard library's sources
+    nox -s tests                  everything that has to pass: each package's tests, integration, lint
+    nox -s "tests(blublas)"       one suite of it; what follows ``--`` goes to pytest
+    nox -s tests -- --require-torch
+                                  with PyTorch installed; its absence is then a failure
+    nox -s integration lint       the suites that span packages, alone
+    nox -s wheels                 wheels of all packages (or of those named after ``--``) into dist/
+    nox -s bench -- ARGUMENTS     ``blutrain bench ARGUMENTS``
+    nox -s asan                   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+
+Nothing but Python 3.11+ with venv and g++ is expected: CMake, Ninja and the linters come from PyPI. All native code is
+built in one environment, build/env, and one build tree per package, build/wheel/<package>; a wheel is built again only
+when something that it is made from has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+import repository  # noqa: E402
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+nox.options.sessions = ["tests"]
+
+BUILD = ROOT / "build"
+BUILD_ENV = BUILD / "env"
+REPORTS = BUILD / "reports"
+TOOLS = nox.project.load_toml(ROOT / "pyproject.toml")
+SUITES = ["lint", *repository.packages(), "integration"]
+REQUIRE_TORCH = "--require-torch"
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group of the root pyproject.toml."""
+    return list(nox.project.dependency_groups(TOOLS, name))
+
+
+def installed_once(marker: Path, content: Sequence[str], install: Callable[[], None]) -> None:
+    """Install unless the marker in the environment says that exactly this is there."""
+    text = "\n".join(content)
+    if marker.is_file() and marker.read_text(encoding="utf-8") == text:
+        return
+    marker.unlink(missing_ok=True)
+    install()
+    marker.write_text(text, encoding="utf-8")
+
+
+# ---- wheels ----------------------------------------------------------------------------------------------------
+
+
+def build_env_run(session: nox.Session, program: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+    """Run a program of the build environment; it finds its CMake and Ninja before the machine's."""
+    path = os.pathsep.join([str(BUILD_ENV / "bin"), os.environ.get("PATH", "")])
+    session.run(str(BUILD_ENV / "bin" / program), *arguments, external=True, env={"PATH": path, **(env or {})})
+
+
+@functools.cache
+def _prepared_build_env(session: nox.Session) -> None:
+    python = BUILD_ENV / "bin" / "python"
+    if not python.exists():
+        session.run(sys.executable, "-m", "virtualenv", "-q", str(BUILD_ENV), external=True)
+    needs = group("build")
+    installed_once(
+        BUILD_ENV / "build-requirements.txt",
+        needs,
+        lambda: build_env_run(session, "python", "-m", "pip", "install", "-q", *needs),
+    )
+
+
+def install_in_build_env(session: nox.Session, packages: Iterable[str]) -> None:
+    """Install wheels that others are built against."""
+    for package in packages:
+        wheel = current_wheel(package)
+        installed_once(
+            BUILD_ENV / f"installed-{package}.txt",
+            [repository.wheel_digest(package)],
+            functools.partial(
+                build_env_run,
+                session,
+                *("python", "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--force-reinstall", str(wheel)),
+            ),
+        )
+
+
+def current_wheel(package: str) -> Path:
+    """The wheel of a package that :func:`ensure_wheels` built or kept."""
+    wheel = repository.built_wheel(package)
+    if wheel is None:
+        sys.exit(f"files of {package} changed while it was being built; run nox again")
+    return wheel
+
+
+def build_wheel(session: nox.Session, package: str) -> None:
+    """Build one wheel in its kept build tree; its upstreams are in the build environment."""
+    digest = repository.wheel_digest(package)
+    out = BUILD / "wheelhouse" / package
+    for old in out.glob("*.whl"):
+        old.unlink()
+    settings = {
+        "build-dir": BUILD / "wheel" / package,
+        "cmake.define.BLU_WERROR": "ON",
+        "cmake.define.BLU_BUILD_TESTS": "OFF",
+    }
+    pip = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(out)]
+    build_env_run(
+        session, "python", *pip, *(f"-C{k}={v}" for k, v in settings.items()), str(ROOT / "packages" / package)
+    )
+    (wheel,) = out.glob("*.whl")
+    kept = repository.keep_wheel(package, wheel, digest)
+    session.log(f"built {kept.name} ({kept.stat().st_size >> 10} KiB)")
+
+
+def ensure_wheels(session: nox.Session, wanted: Iterable[str]) -> list[Path]:
+    """Wheels of the wanted packages and of what they need, in build order; unchanged ones are kept."""
+    needed = repository.with_upstreams(wanted)
+    for package in needed:
+        if repository.built_wheel(package) is None:
+            _prepared_build_env(session)
+            install_in_build_env(session, repository.with_upstreams(repository.direct_upstreams(package)))
+            build_wheel(session, package)
+    return [current_wheel(package) for package in needed]
+
+
+def install_packages(session: nox.Session, wanted: Iterable[str], *extra: str, groups: Sequence[str] = ()) -> None:
+    """Install packages of this repository with all that they need, and more from PyPI."""
+    wheels = [str(wheel) for wheel in ensure_wheels(session, wanted)]
+    needed = repository.with_upstreams(wanted)
+    foreign = [*repository.foreign_requirements(needed), *extra]
+    foreign += [r for r in repository.foreign_requirements(wanted, *groups) if r not in foreign]
+    content = [*foreign, *(repository.wheel_digest(package) for package in needed)]
+
+    def install() -> None:
+        if foreign:
+            session.install("-q", *foreign)
+        # pip takes another build of the same version for installed already, so it is told to replace it.
+        session.install("-q", "--no-deps", "--no-index", "--force-reinstall", *wheels)
+
+    installed_once(Path(session.virtualenv.location) / "installed-packages.txt", content, install)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build wheels into dist/."""
+    known = repository.packages()
+    wanted = session.posargs or known
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        session.error(f"expected packages out of {', '.join(known)}, got {', '.join(unknown)}")
+    for wheel in ensure_wheels(session, wanted):
+        session.log(str(wheel.relative_to(ROOT)))
+
+
+# ---- train and bench -------------------------------------------------------------------------------------------
+
+
+def train_commands() -> list[list[str]]:
+    """What ``nox -s train`` runs, each a command line of ``python -m blutrain``."""
+    corpus = sysconfig.get_paths()["stdlib"]
+    data, run = BUILD / "data" / "stdlib", ROOT / "runs" / "stdlib-nano"
+    return [
+        ["prepare", corpus, "--tokenizer", "bytes", "--out", str(data)],
+        ["train", "--preset", "gpt2-nano", "--set", f"data.path={data}", "--set", f"run.folder={run}"],
+        ["generate", str(run), "--prompt", "def ", "--max-new-tokens", "200"],
+        ["plot", str(run)],
+    ]
+
+
+@nox.session
+def train(session: nox.Session) -> None:
+    """Build and install everything, then train gpt2-nano on the sources of Python's standard library."""
+    install_packages(session, ["blutrain"])
+    for command in train_commands():
+        session.run("python", "-m", "blutrain", *command)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """``blutrain bench`` with everything after ``--``; PyTorch is installed when it is the peer."""
+    install_packages(session, ["blutrain"], *(group("peer") if "torch" in session.posargs else []))
+    session.run("python", "-m", "blutrain", "bench", *session.posargs)
+
+
+# ---- tests -----------------------------------------------------------------------------------------------------
+
+
+def run_pytest(session: nox.Session, name: str, folder: Path) -> None:
+    """Run the tests of a folder from outside of the sources, so that only what is installed is imported."""
+    arguments = [a for a in session.posargs if a != REQUIRE_TORCH]
+    env = {"BLU_REQUIRE_TORCH": "1"} if REQUIRE_TORCH in session.posargs else {}
+    session.run(
+        *("python", "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)),
+        *(f"--junitxml={REPORTS / name}.pytest.xml", str(folder), *arguments),
+        env=env,
+    )
+
+
+def run_native_tests(session: nox.Session, package: str) -> None:
+    """Build the native tests in the build tree of the wheel, whose objects they share, and run them."""
+    if "blu_native_test(" not in (ROOT / "packages" / package / "CMakeLists.txt").read_text(encoding="utf-8"):
+        return
+    tree = BUILD / "wheel" / package
+    _prepared_build_env(session)
+    install_in_build_env(session, repository.with_upstreams(repository.direct_upstreams(package)))
+    if not (tree / "CMakeCache.txt").is_file():
+        build_wheel(session, package)
+    build_env_run(session, "cmake", "-S", str(ROOT / "packages" / package), "-B", str(tree), "-DBLU_BUILD_TESTS=ON")
+    build_env_run(session, "cmake", "--build", str(tree))
+    run_ctest(session, tree, f"tests({package}).native")
+
+
+def run_ctest(session: nox.Session, tree: Path, name: str, env: dict[str, str] | None = None) -> None:
+    """Run the native tests of a build tree, with a report."""
+    report = str(REPORTS / f"{name}.xml")
+    build_env_run(
+        session,
+        *("ctest", "--test-dir", str(tree), "--output-on-failure", "--no-tests=error", "--output-junit", report),
+        env=env,
+    )
+
+
+def test_package(session: nox.Session, package: str) -> None:
+    """Tests of one package against the installed wheels of it and of what it needs."""
+    groups = ["test", "peer"] if REQUIRE_TORCH in session.posargs else ["test"]
+    install_packages(session, [package], *group("test"), groups=groups)
+    run_native_tests(session, package)
+    run_pytest(session, f"tests({package})", ROOT / "packages" / package / "tests")
+
+
+def test_integration(session: nox.Session, name: str) -> None:
+    """Tests of what spans packages."""
+    install_packages(session, repository.packages(), *group("test"), *group("build"))
+    run_pytest(session, name, ROOT / "integration_tests")
+
+
+@nox.session
+@nox.parametrize("suite", [nox.param(name, id=name) for name in SUITES])
+def tests(session: nox.Session, suite: str) -> None:
+    """Everything that has to pass, one suite at a time."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    if suite == "lint":
+        run_lint(session, "tests(lint)")
+    elif suite == "integration":
+        test_integration(session, "tests(integration)")
+    else:
+        test_package(session, suite)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Tests of what spans packages, alone."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    test_integration(session, "integration")
+
+
+@nox.session
+def asan(session: nox.Session) -> None:
+    """The native tests of every package, all native code built with ASan and UBSan."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    _prepared_build_env(session)
+    top = BUILD / "asan"
+    prefixes = ";".join(str(top / "prefix" / f"lib{package}") for package in repository.packages())
+    for package in repository.packages():
+        tree = top / package
+        build_env_run(
+            session,
+            *("cmake", "-S", str(ROOT / "packages" / package), "-B", str(tree), "-G", "Ninja"),
+            *("-DBLU_SANITIZE=address,undefined", "-DBLU_BUILD_TESTS=ON", f"-DCMAKE_PREFIX_PATH={prefixes}"),
+        )
+        build_env_run(session, "cmake", "--build", str(tree))
+        build_env_run(session, "cmake", "--install", str(tree), "--prefix", str(top / "prefix"))
+        options = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+        run_ctest(session, tree, f"asan.{package}", env=options)
+
+
+# ---- lint ------------------------------------------------------------------------------------------------------
+
+
+def native_sources() -> list[str]:
+    """Every C, C++ and CUDA file of the packages."""
+    suffixes = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
+    found = [p for p in (ROOT / "packages").rglob("*") if p.suffix in suffixes and "build" not in p.parts]
+    return [str(p.relative_to(ROOT)) for p in sorted(found)]
+
+
+def lint_checks() -> dict[str, list[str]]:
+    """Name -> command line of every check."""
+    return {
+        "ruff check": ["ruff", "check", "."],
+        "ruff format": ["ruff", "format", "--check", "."],
+        "mypy": ["mypy"],
+        "clang-format": ["clang-format", "--dry-run", "-Werror", *native_sources()],
+        "include directions": ["python", "tools/include_directions.py"],
+        "file lengths": ["python", "tools/file_lengths.py"],
+        "tables of the documentation": ["python", "tools/docs_tables.py", "--check"],
+    }
+
+
+def run_lint(session: nox.Session, name: str) -> None:
+    """Run every check, also after one failed, and write a report like that of the tests."""
+    needs = group("lint")
+    installed_once(
+        Path(session.virtualenv.location) / "installed-linters.txt", needs, lambda: session.install("-q", *needs)
+    )
+    session.run("python", "tools/native_modules.py", silent=True)
+    failed, cases = [], []
+    for check, command in lint_checks().items():
+        try:
+            session.run(*command)
+            failure = ""
+        except nox.command.CommandFailed:
+            failed.append(check)
+            failure = "<failure/>"
+        cases.append(f"<testcase classname='lint' name={quoteattr(check)}>{failure}</testcase>")
+    report = f"<testsuite name='lint' tests='{len(cases)}' failures='{len(failed)}'>{''.join(cases)}</testsuite>\n"
+    (REPORTS / f"{name}.checks.xml").write_text(report, encoding="utf-8")
+    session.log(f"lint: {len(cases) - len(failed)} checks passed, {len(failed)} failed")
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Formatting, types, directions of includes and imports, lengths of files, tables of the documentation."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    run_lint(session, "lint")
