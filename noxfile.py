@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
@@ -200,7 +199,7 @@ def bench(session: nox.Session) -> None:
 
 
 def run_pytest(session: nox.Session, name: str, folder: Path) -> None:
-    """Run the tests of a folder from outside of the sources, so that only what is installed is imported."""
+    """Run the tests of a folder against what is installed: no folder of sources is on the path."""
     arguments = [a for a in session.posargs if a != REQUIRE_TORCH]
     env = {"BLU_REQUIRE_TORCH": "1"} if REQUIRE_TORCH in session.posargs else {}
     session.run(
@@ -210,9 +209,15 @@ def run_pytest(session: nox.Session, name: str, folder: Path) -> None:
     )
 
 
+def has_native_tests(package: str) -> bool:
+    """Whether a CMakeLists.txt of the package declares a native test."""
+    lists = (ROOT / "packages" / package).rglob("CMakeLists.txt")
+    return any("blu_native_test(" in path.read_text(encoding="utf-8") for path in lists)
+
+
 def run_native_tests(session: nox.Session, package: str) -> None:
     """Build the native tests in the build tree of the wheel, whose objects they share, and run them."""
-    if "blu_native_test(" not in (ROOT / "packages" / package / "CMakeLists.txt").read_text(encoding="utf-8"):
+    if not has_native_tests(package):
         return
     tree = BUILD / "wheel" / package
     _prepared_build_env(session)
@@ -284,6 +289,9 @@ def asan(session: nox.Session) -> None:
         )
         build_env_run(session, "cmake", "--build", str(tree))
         build_env_run(session, "cmake", "--install", str(tree), "--prefix", str(top / "prefix"))
+        if not has_native_tests(package):
+            session.warn(f"{package} has no native tests")
+            continue
         options = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
         run_ctest(session, tree, f"asan.{package}", env=options)
 

@@ -1,0 +1,146 @@
+"""The libraries of the installed packages: one copy of each, in any import order, and only those that fit together."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import repository
+from conftest import run_python
+
+PACKAGES = repository.packages()
+SITE = next(Path(p) for p in sys.path if (Path(p) / f"lib{PACKAGES[0]}").is_dir())
+WITH_UPSTREAMS = [p for p in PACKAGES if repository.direct_upstreams(p)]
+
+# Prints the files of ours that are mapped, each once.
+MAPPED = """
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "/libblu" in line}
+print("\\n".join(sorted(paths)))
+"""
+
+
+def library_name(path: str) -> str:
+    """``/x/libblualloc.so.1`` -> ``libblualloc``."""
+    return Path(path).name.split(".")[0]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PACKAGES, 2)), ids="-".join)
+def test_import_order_is_free_and_one_copy_is_mapped(order: tuple[str, str]) -> None:
+    result = run_python("\n".join(f"import {p}" for p in order) + MAPPED)
+    assert result.returncode == 0, result.stderr
+    names = [library_name(path) for path in result.stdout.split()]
+    assert names == sorted(f"lib{p}" for p in repository.with_upstreams(order))
+
+
+def test_all_packages_map_one_copy_of_each_library() -> None:
+    result = run_python("\n".join(f"import {p}" for p in reversed(PACKAGES)) + MAPPED)
+    assert result.returncode == 0, result.stderr
+    paths = result.stdout.split()
+    assert [library_name(p) for p in paths] == sorted(f"lib{p}" for p in PACKAGES)
+    assert all(Path(p).is_relative_to(SITE) for p in paths)
+
+
+def test_reported_abi_is_that_of_the_header_and_of_the_file_name() -> None:
+    code = "import importlib\n" + "\n".join(
+        f"m = importlib.import_module('lib{p}'); print(m.ABI == m.abi_version(), m.ABI[0])" for p in PACKAGES
+    )
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    for package, line in zip(PACKAGES, result.stdout.splitlines(), strict=True):
+        same, major = line.split()
+        assert same == "True"
+        assert (SITE / f"lib{package}" / "lib" / f"lib{package}.so.{major}").is_file()
+
+
+def test_importing_the_native_half_loads_nothing() -> None:
+    # Build backends import lib<name> to find its CMake configuration, also when the libraries do not fit together.
+    result = run_python("\n".join(f"import lib{p}; lib{p}.root()" for p in PACKAGES) + MAPPED)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+@pytest.mark.parametrize("package", WITH_UPSTREAMS)
+def test_upstreams_may_lie_in_another_folder_of_the_path(package: str, tmp_path: Path) -> None:
+    # The library's RUNPATH does not reach them there: load_library() has to load them first.
+    shutil.copytree(SITE / f"lib{package}", tmp_path / f"lib{package}")
+    result = run_python(f"import {package}" + MAPPED, env={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 0, result.stderr
+    paths = {library_name(p): Path(p) for p in result.stdout.split()}
+    assert paths.pop(f"lib{package}").is_relative_to(tmp_path)
+    assert all(path.is_relative_to(SITE) for path in paths.values())
+
+
+def test_a_stray_library_path_does_not_win(tmp_path: Path) -> None:
+    for package in PACKAGES:
+        for library in (SITE / f"lib{package}" / "lib").glob("*.so.*"):
+            shutil.copy(library, tmp_path)
+    result = run_python(f"import {PACKAGES[-1]}" + MAPPED, env={"LD_LIBRARY_PATH": str(tmp_path)})
+    assert result.returncode == 0, result.stderr
+    paths = [Path(p) for p in result.stdout.split()]
+    assert paths
+    assert all(path.is_relative_to(SITE) for path in paths)
+
+
+# ---- ABI mismatch: doctored packages, first on the path --------------------------------------------------------
+
+
+def doctored_upstream(folder: Path, upstream: str, abi: tuple[int, int]) -> None:
+    """A ``lib<upstream>`` in ``folder`` that loads the real library but reports another ABI."""
+    copy = folder / f"lib{upstream}"
+    shutil.copytree(SITE / f"lib{upstream}", copy)
+    with (copy / "__init__.py").open("a", encoding="utf-8") as module:
+        module.write(f"\n\ndef abi_version():\n    return {abi}\n")
+
+
+@pytest.mark.parametrize("package", WITH_UPSTREAMS)
+@pytest.mark.parametrize("change", ["newer major", "older major"])
+def test_another_abi_major_is_an_error_that_says_what_to_upgrade(package: str, change: str, tmp_path: Path) -> None:
+    upstream = repository.direct_upstreams(package)[0]
+    result = run_python(f"import lib{upstream}; print(*lib{upstream}.ABI)")
+    major, minor = (int(x) for x in result.stdout.split())
+    doctored = (major + 1, 0) if change == "newer major" else (major - 1, 99)
+    doctored_upstream(tmp_path, upstream, doctored)
+    code = (
+        f"import lib{package}\n"
+        "try:\n"
+        f"    import {package}\n"
+        f"except lib{package}.ABIMismatchError as error:\n"
+        "    assert isinstance(error, ImportError)\n"
+        "    print(error)\n"
+    )
+    result = run_python(code, env={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 0, result.stderr
+    culprit = package if change == "newer major" else upstream
+    assert f"expected {upstream} with ABI {major}.{minor}" in result.stdout
+    assert f"got {doctored[0]}.{doctored[1]} ({tmp_path / f'lib{upstream}'})" in result.stdout
+    assert f"upgrade {culprit}: pip install --upgrade" in result.stdout
+
+
+@pytest.mark.parametrize("package", WITH_UPSTREAMS)
+def test_a_later_minor_is_accepted_exactly_where_the_stable_abi_is_enough(package: str, tmp_path: Path) -> None:
+    built = run_python(f"import lib{package}; print(lib{package}.BUILT_AGAINST)")
+    for upstream, (major, minor, exact) in eval(built.stdout).items():  # our own literal, printed one line above
+        folder = tmp_path / upstream
+        doctored_upstream(folder, upstream, (major, minor + 1))
+        result = run_python(f"import lib{package}; lib{package}.load_library()", env={"PYTHONPATH": str(folder)})
+        assert (result.returncode != 0) == exact, result.stderr
+        assert ("ABIMismatchError" in result.stderr) == exact
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("content", [None, b"", b"\x7fELF and then nothing"], ids=["missing", "empty", "foreign"])
+def test_a_library_that_does_not_load_is_an_import_error_that_names_it(
+    package: str, content: bytes | None, tmp_path: Path
+) -> None:
+    shutil.copytree(SITE / f"lib{package}", tmp_path / f"lib{package}")
+    (library,) = (tmp_path / f"lib{package}" / "lib").glob("*.so.*")
+    library.unlink()
+    if content is not None:
+        library.write_bytes(content)
+    result = run_python(f"import {package}", env={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode != 0
+    assert f"ImportError: [{package}] expected a loadable library at {library}" in result.stderr
+    assert "pip install --force-reinstall" in result.stderr
