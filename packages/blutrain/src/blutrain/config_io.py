@@ -1,0 +1,190 @@
+"""Configuration in and out: TOML files, ``key=value`` settings, presets. Everything wrong is reported in one error."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import tomli_w
+
+from blutrain.config import Config
+from blutrain.errors import ConfigError, Problem
+from blutrain.presets import PRESETS
+
+_SECTIONS: dict[str, Any] = get_type_hints(Config)
+_KEYS: dict[str, Any] = {
+    f"{section}.{name}": hint for section, cls in _SECTIONS.items() for name, hint in get_type_hints(cls).items()
+}
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the tree, for example ``train.steps``."""
+    return list(_KEYS)
+
+
+def load_config(
+    path: str | Path | None = None,
+    *,
+    preset: str | None = None,
+    settings: Iterable[str] = (),
+    base: Config | None = None,
+) -> Config:
+    """Build a configuration: defaults, then the preset, then the file, then the settings; the later wins.
+
+    A file may name a preset itself with a top-level ``preset = "NAME"``. Impossible values are not looked for here:
+    see ``validation.check_config``.
+
+    Args:
+        path: TOML file.
+        preset: name of a preset.
+        settings: ``key=value`` texts; the value is TOML, or plain text where the key is text.
+        base: configuration to start from in place of the defaults.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: unknown preset or keys (with the nearest known one), values of a wrong type, all of them at once.
+        FileNotFoundError: there is no such file.
+    """
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    if path is not None:
+        tree = _read_toml(Path(path), problems)
+        named = tree.pop("preset", None)
+        if preset is None and named is not None:
+            preset = str(named)
+        _flatten(tree, values, problems)
+    for setting in settings:
+        _apply_setting(setting, values, problems)
+    start = Config() if base is None else base
+    if preset is not None:
+        if preset in PRESETS:
+            start = PRESETS[preset]
+        else:
+            message = f"unknown preset {preset!r}{_nearest(preset, PRESETS)}; known: {', '.join(PRESETS)}"
+            problems.append(Problem("preset", message))
+    config = _replace(start, values, problems)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def config_from_dict(tree: Mapping[str, Any]) -> Config:
+    """The inverse of ``config_to_dict``.
+
+    Args:
+        tree: sections holding keys holding values.
+
+    Returns:
+        The configuration; keys that are absent take their defaults.
+
+    Raises:
+        ConfigError: unknown keys or values of a wrong type.
+    """
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    _flatten(tree, values, problems)
+    config = _replace(Config(), values, problems)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
+    """The tree as plain dictionaries, complete, in the order of declaration."""
+    return dataclasses.asdict(config)
+
+
+def config_to_toml(config: Config) -> str:
+    """The complete tree as TOML text; ``load_config`` reads it back to an equal configuration."""
+    return tomli_w.dumps(config_to_dict(config))
+
+
+def save_config(config: Config, path: str | Path) -> None:
+    """Write the complete tree to a TOML file.
+
+    Args:
+        config: what to write.
+        path: file, replaced when it exists.
+
+    Raises:
+        OSError: the file can not be written.
+    """
+    Path(path).write_text(config_to_toml(config), encoding="utf-8")
+
+
+def _read_toml(path: Path, problems: list[Problem]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(Problem(str(path), f"not a TOML file: {error}"))
+        return {}
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """``, did you mean '...'?`` or nothing. A key without its section is matched by its last part too."""
+    candidates = list(known)
+    close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    if not close:
+        tails = {candidate.rpartition(".")[2]: candidate for candidate in reversed(candidates)}
+        tail = difflib.get_close_matches(name.rpartition(".")[2], tails, n=1, cutoff=0.6)
+        close = [tails[tail[0]]] if tail else []
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _unknown(key: str) -> Problem:
+    return Problem(key, f"unknown key{_nearest(key, _KEYS)}")
+
+
+def _flatten(tree: Mapping[str, Any], values: dict[str, Any], problems: list[Problem]) -> None:
+    for section, content in tree.items():
+        if section not in _SECTIONS:
+            if isinstance(content, Mapping):
+                problems.append(Problem(section, f"unknown section{_nearest(section, _SECTIONS)}"))
+            else:
+                problems.append(_unknown(section))
+        elif not isinstance(content, Mapping):
+            problems.append(Problem(section, f"expected a table [{section}], got {content!r}"))
+        else:
+            values.update({f"{section}.{name}": value for name, value in content.items()})
+
+
+def _apply_setting(setting: str, values: dict[str, Any], problems: list[Problem]) -> None:
+    key, equals, text = setting.partition("=")
+    key, text = key.strip(), text.strip()
+    if not equals or not key:
+        problems.append(Problem("--set", f"expected key=value, got {setting!r}"))
+        return
+    if _KEYS.get(key) is str and not text.startswith(('"', "'")):
+        values[key] = text
+        return
+    try:
+        values[key] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        values[key] = text
+
+
+def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem]) -> Config:
+    changes: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        if key not in _KEYS:
+            problems.append(_unknown(key))
+            continue
+        wanted = _KEYS[key]
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not wanted:  # exact: a bool is an int to Python, never to a configuration
+            problems.append(Problem(key, f"expected {_TYPE_NAMES[wanted]}, got {value!r}"))
+            continue
+        section, _, name = key.partition(".")
+        changes.setdefault(section, {})[name] = value
+    sections = {name: dataclasses.replace(getattr(config, name), **new) for name, new in changes.items()}
+    return dataclasses.replace(config, **sections)
+
+
+_TYPE_NAMES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}

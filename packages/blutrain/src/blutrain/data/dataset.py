@@ -1,0 +1,135 @@
+"""A prepared data set: a folder of shards with a manifest, or a foreign folder of shards without one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blutrain.data.shards import shard_num_tokens
+from blutrain.errors import DataError, ShardError
+
+MANIFEST = "manifest.json"
+"""Name of the file that describes a prepared folder."""
+FORMAT = "blutrain-tokens"
+"""Value of the manifest's key ``format``."""
+SPLITS = ("train", "val")
+"""Parts of a data set."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Shards of both splits, with their headers checked."""
+
+    path: Path
+    """The folder."""
+    shards: dict[str, tuple[Path, ...]]
+    """Paths by split, in the order of the stream."""
+    tokens: dict[str, int]
+    """Number of tokens by split."""
+    tokenizer: str | None
+    """Name of the tokenizer, None when there is no manifest."""
+    vocab_size: int | None
+    """Number of the tokenizer's ids, None when there is no manifest."""
+    manifest: dict[str, Any] | None
+    """The whole manifest."""
+
+    def num_tokens(self, split: str) -> int:
+        """Number of tokens of a split.
+
+        Raises:
+            DataError: there are no shards of that split.
+        """
+        self.paths(split)
+        return self.tokens[split]
+
+    def paths(self, split: str) -> tuple[Path, ...]:
+        """Shards of a split.
+
+        Raises:
+            DataError: there are none.
+        """
+        if not self.shards.get(split):
+            fix = "prepare it with --val-fraction above 0, or set train.eval_every=0" if split == "val" else "prepare text"
+            raise DataError(f"[data] expected {split} shards in {self.path}, got none; {fix}")
+        return self.shards[split]
+
+    def verify(self) -> None:
+        """Compare every shard with its digest in the manifest; reads all of them.
+
+        Raises:
+            ShardError: one differs.
+            DataError: there is no manifest.
+        """
+        if self.manifest is None:
+            raise DataError(f"[data] expected {self.path / MANIFEST} to verify against, got none")
+        for entry in self.manifest["shards"]:
+            found = file_digest(self.path / entry["file"])
+            if found != entry["sha256"]:
+                message = f"[shard] {self.path / entry['file']}: expected SHA-256 {entry['sha256']}, got {found}"
+                raise ShardError(message + "; it is damaged: prepare it again")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_dataset(path: str | Path) -> Dataset:
+    """Open a folder of shards and check every header.
+
+    With a manifest its shards must be there with the numbers of tokens that it states. Without one, files named
+    ``*train*.bin`` and ``*val*.bin`` are taken in the order of their names.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: there is no such folder, or nothing in it.
+        ShardError: a shard is truncated, foreign, empty, or not the one that the manifest describes.
+    """
+    folder = Path(path)
+    if not str(path):
+        raise DataError("[data] expected a folder of shards in data.path, got ''; run 'blutrain prepare' and set data.path")
+    if not folder.is_dir():
+        raise DataError(f"[data] expected a folder of shards, got {folder}; make one with 'blutrain prepare'")
+    if (folder / MANIFEST).exists():
+        return _from_manifest(folder)
+    shards = {split: tuple(sorted(folder.glob(f"*{split}*.bin"))) for split in SPLITS}
+    if not any(shards.values()):
+        message = f"[data] expected {MANIFEST} or *train*.bin shards in {folder}, got neither"
+        raise DataError(message + "; make them with 'blutrain prepare'")
+    tokens = {split: sum(map(shard_num_tokens, paths)) for split, paths in shards.items()}
+    return Dataset(folder, shards, tokens, None, None, None)
+
+
+def _from_manifest(folder: Path) -> Dataset:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT or manifest["version"] != 1:
+            raise ValueError(f"format {manifest['format']!r} version {manifest['version']!r}")
+        entries = [(entry["split"], folder / entry["file"], int(entry["tokens"])) for entry in manifest["shards"]]
+        tokenizer, vocab_size = str(manifest["tokenizer"]), int(manifest["vocab_size"])
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"[data] expected a {FORMAT} manifest of version 1 in {path}, got {type(error).__name__}: {error}"
+        raise DataError(message + "; prepare the data again") from error
+    shards: dict[str, tuple[Path, ...]] = {split: () for split in SPLITS}
+    tokens = dict.fromkeys(SPLITS, 0)
+    for split, shard, expected in entries:
+        if not shard.exists():
+            raise ShardError(f"[shard] expected {shard}, which {path} names, got no file; prepare the data again")
+        found = shard_num_tokens(shard)
+        if found != expected:
+            message = f"[shard] {shard}: expected {expected} tokens as {path} says, got {found}"
+            raise ShardError(message + "; prepare the data again")
+        if split in shards:
+            shards[split] += (shard,)
+            tokens[split] += found
+    return Dataset(folder, shards, tokens, tokenizer, vocab_size, manifest)

@@ -1,0 +1,164 @@
+"""What makes a configuration impossible; the one place that judges values. All problems are collected before one error is raised."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import TYPE_CHECKING, Any
+
+from blutrain.config import Config
+from blutrain.errors import ConfigError, DataError, Problem
+from blutrain.schedule import SCHEDULE_KINDS
+
+if TYPE_CHECKING:
+    from blutrain.data.dataset import Dataset
+
+PRECISIONS = ("fp32",)
+"""Number modes of this build."""
+DEVICES = ("auto", "cpu")
+"""Devices of this build."""
+
+_POSITIVE = (
+    "model.layers", "model.heads", "model.channels", "model.context", "model.vocab_size", "model.pad_vocab_to",
+    "train.steps", "train.global_batch_tokens", "train.micro_batch", "train.log_every", "train.sample_tokens",
+    "train.max_skipped_steps",
+)  # fmt: skip
+_NOT_NEGATIVE = (
+    "optimizer.weight_decay", "optimizer.clip_norm", "schedule.warmup_steps", "train.threads", "train.eval_every",
+    "train.eval_batches", "train.checkpoint_every", "train.keep_checkpoints", "train.sample_every",
+    "train.sample_temperature", "train.peak_tflops", "train.seed",
+)  # fmt: skip
+_MAX_VOCAB = 65536  # shards hold uint16
+_MAX_SEED = 2**63 - 1  # checkpoints and TOML hold int64
+
+
+def check_config(config: Config, dataset: Dataset | None = None) -> None:
+    """Raise when anything about a configuration is impossible.
+
+    Args:
+        config: what to check.
+        dataset: the opened data set, to check context, tokenizer and sizes against it.
+
+    Raises:
+        ConfigError: with every problem that ``find_problems`` found.
+    """
+    problems = find_problems(config, dataset)
+    if problems:
+        raise ConfigError(problems)
+
+
+def find_problems(config: Config, dataset: Dataset | None = None) -> list[Problem]:
+    """Everything that is impossible about a configuration, in the order of the tree.
+
+    Args:
+        config: what to check.
+        dataset: the opened data set, or None to leave out what depends on data.
+
+    Returns:
+        The problems; empty when the configuration can run.
+    """
+    problems = _ranges(config)
+    bad = {problem.key for problem in problems}
+    problems += _choices(config)
+    problems += _relations(config, bad)
+    if dataset is not None:
+        problems += _against_data(config, dataset)
+    return problems
+
+
+def _get(config: Config, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
+
+
+def _ranges(config: Config) -> list[Problem]:
+    problems = []
+    for key in _POSITIVE:
+        if _get(config, key) < 1:
+            problems.append(Problem(key, f"expected at least 1, got {_get(config, key)}"))
+    for key in _NOT_NEGATIVE:
+        value = _get(config, key)
+        if not 0 <= value < math.inf:
+            problems.append(Problem(key, f"expected a finite number of at least 0, got {value}"))
+    for key in ("optimizer.beta1", "optimizer.beta2", "model.dropout"):
+        if not 0 <= _get(config, key) < 1:
+            problems.append(Problem(key, f"expected 0 <= value < 1, got {_get(config, key)}"))
+    for key in ("optimizer.eps", "schedule.learning_rate"):
+        if not 0 < _get(config, key) < math.inf:
+            problems.append(Problem(key, f"expected a finite number above 0, got {_get(config, key)}"))
+    for key in ("schedule.final_fraction", "schedule.decay_fraction"):
+        if not 0 <= _get(config, key) <= 1:
+            problems.append(Problem(key, f"expected 0 <= value <= 1, got {_get(config, key)}"))
+    if config.train.seed > _MAX_SEED:
+        problems.append(Problem("train.seed", f"expected at most {_MAX_SEED}, got {config.train.seed}"))
+    if config.model.vocab_size > _MAX_VOCAB:
+        found = config.model.vocab_size
+        problems.append(Problem("model.vocab_size", f"expected at most {_MAX_VOCAB} (shards hold uint16), got {found}"))
+    return problems
+
+
+def _choices(config: Config) -> list[Problem]:
+    problems = []
+    for key, known in (
+        ("schedule.kind", SCHEDULE_KINDS),
+        ("train.precision", PRECISIONS),
+        ("train.device", DEVICES),
+    ):
+        value = _get(config, key)
+        if value not in known:
+            close = difflib.get_close_matches(value, known, n=1)
+            hint = f", did you mean {close[0]!r}?" if close else ""
+            problems.append(Problem(key, f"expected one of {', '.join(known)}, got {value!r}{hint}"))
+    if not config.run.folder:
+        problems.append(Problem("run.folder", "expected the path of a folder, got ''"))
+    return problems
+
+
+def _relations(config: Config, bad: set[str]) -> list[Problem]:
+    """Problems between values; those that are wrong by themselves are left out."""
+    problems = []
+    model, train = config.model, config.train
+    if not bad & {"model.heads", "model.channels"} and model.channels % model.heads:
+        message = f"expected a divisor of model.channels = {model.channels}, got {model.heads}"
+        problems.append(Problem("model.heads", f"{message}; take {_nearest_divisor(model.channels, model.heads)}"))
+    micro_tokens = train.micro_batch * model.context
+    if (
+        not bad & {"train.global_batch_tokens", "train.micro_batch", "model.context"}
+        and train.global_batch_tokens % micro_tokens
+    ):
+        near = max(1, round(train.global_batch_tokens / micro_tokens)) * micro_tokens
+        message = f"expected a multiple of train.micro_batch * model.context = {train.micro_batch} * {model.context}"
+        message += f" = {micro_tokens}, got {train.global_batch_tokens}; take {near}"
+        problems.append(Problem("train.global_batch_tokens", message))
+    return problems
+
+
+def _nearest_divisor(channels: int, heads: int) -> int:
+    divisors = [n for n in range(1, channels + 1) if channels % n == 0]
+    return min(divisors, key=lambda n: (abs(n - heads), n))
+
+
+def _against_data(config: Config, dataset: Dataset) -> list[Problem]:
+    problems = []
+    if dataset.tokenizer is not None and dataset.tokenizer != config.data.tokenizer:
+        message = f"expected {dataset.tokenizer!r}, which {dataset.path} was prepared with, got {config.data.tokenizer!r}"
+        problems.append(Problem("data.tokenizer", message))
+    if dataset.vocab_size is not None and dataset.vocab_size > config.model.vocab_size:
+        message = f"expected at least {dataset.vocab_size}, the vocabulary of {dataset.path}, got {config.model.vocab_size}"
+        problems.append(Problem("model.vocab_size", message))
+    for split in ("train", "val"):
+        if split == "val" and not config.train.eval_every:
+            continue
+        try:
+            tokens = dataset.num_tokens(split)
+        except DataError as error:
+            problems.append(Problem("data.path", str(error)))
+            continue
+        if split == "train" and tokens <= config.model.context:
+            message = f"expected at most {max(tokens - 1, 1)}: the train shards of {dataset.path} hold {tokens} tokens and"
+            message += f" a window needs one more than its context; got {config.model.context}"
+            problems.append(Problem("model.context", message))
+        if split == "val" and tokens < 2:
+            message = f"expected at least 2 validation tokens in {dataset.path}, got {tokens}; prepare more text"
+            problems.append(Problem("data.path", message + " or set train.eval_every=0"))
+    return problems
