@@ -136,7 +136,8 @@ BLUALLOC_API int32_t blualloc_pool_destroy(blualloc_pool* pool, int32_t force);
 BLUALLOC_API int32_t blualloc_allocate(blualloc_pool* pool, uint64_t bytes, void* stream, const char* tag,
                                        void** out);
 /* Frees in stream order: work put on `stream` so far may still use the memory; it can be reused at once on `stream`,
- * and elsewhere only behind an event. NULL is allowed. An address that is not a live block of the pool (a double free,
+ * and elsewhere only behind an event. When the block was allocated for another stream, that one counts as a recorded
+ * use. NULL is allowed. An address that is not a live block of the pool (a double free,
  * an interior pointer) is BLUALLOC_INVALID_VALUE and changes nothing. */
 BLUALLOC_API int32_t blualloc_free(blualloc_pool* pool, void* ptr, void* stream);
 /* Declares that `stream` uses the block too: after its free, reuse waits for what `stream` was given until the free. */
@@ -238,9 +239,10 @@ typedef struct blualloc_step_report {
   uint64_t reserved_bytes;  /* after the call */
 } blualloc_step_report;
 
-/* Tells the pool that a training step ended. Every step: reports and resets the peaks. Step 0 in addition: chooses the
- * alignment (the largest candidate that loses at most 1/1024 of all bytes asked for more than the smallest does; ties
- * in the number of different sizes go to the smaller) and trims, so that what only start-up needed goes back.
+/* Tells the pool that a training step ended. Every step: reports the step's own peak of live bytes (the peaks of
+ * blualloc_get_stats are left alone). Step 0 in addition: chooses the alignment (the largest candidate that loses at
+ * most 1/1024 of all bytes asked for more than the smallest does, and leaves fewer different sizes than the smaller
+ * ones do) and trims, so that what only start-up needed goes back.
  * `report` may be NULL. */
 BLUALLOC_API int32_t blualloc_end_of_step(blualloc_pool* pool, uint64_t step, blualloc_step_report* report);
 

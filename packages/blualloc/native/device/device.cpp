@@ -1,0 +1,79 @@
+#include "device/device.h"
+
+#include <string>
+
+#include "error.h"
+#include "units.h"
+
+namespace blualloc {
+
+Device::Device(const blualloc_device_ops& ops, const char* operation) : ops_(read_sized(&ops, operation)) {
+  const std::string prefix = "[" + std::string(operation) + "] ";
+  name_ = ops_.name != nullptr ? ops_.name : "unnamed device";
+  ops_.name = nullptr;  // the copy in name_ is what lives on
+  if (ops_.reserve == nullptr || ops_.release == nullptr || ops_.map == nullptr || ops_.unmap == nullptr) {
+    invalid(prefix + "expected reserve, release, map and unmap of device " + name_ + ", got NULL");
+  }
+  const int given = (ops_.record_event != nullptr) + (ops_.wait_event != nullptr) + (ops_.query_event != nullptr) +
+                    (ops_.synchronize_event != nullptr) + (ops_.destroy_event != nullptr);
+  if (given != 0 && given != 5) {
+    invalid(prefix + "expected all five event callbacks of device " + name_ + " or none, got " +
+            std::to_string(given));
+  }
+  if (ops_.min_alignment < 64 || !is_power_of_two(ops_.min_alignment)) {
+    invalid(prefix + "expected min_alignment to be a power of two of at least 64, got " +
+            std::to_string(ops_.min_alignment));
+  }
+  if (ops_.granularity < ops_.min_alignment || !is_power_of_two(ops_.granularity)) {
+    invalid(prefix + "expected granularity to be a power of two of at least min_alignment, got " +
+            std::to_string(ops_.granularity));
+  }
+}
+
+void Device::check(int32_t status, const char* call) const {
+  if (status != BLUALLOC_OK) {
+    throw Error(BLUALLOC_RUNTIME_FAILURE, "[blualloc] device " + name_ + ": " + call + " failed with status " +
+                                              std::to_string(status));
+  }
+}
+
+void* Device::reserve(uint64_t bytes) {
+  void* address = nullptr;
+  return ops_.reserve(ops_.ctx, bytes, &address) == BLUALLOC_OK ? address : nullptr;
+}
+
+void Device::release(void* address, uint64_t bytes) { check(ops_.release(ops_.ctx, address, bytes), "release"); }
+
+bool Device::map(void* address, uint64_t bytes) {
+  const int32_t status = ops_.map(ops_.ctx, address, bytes);
+  if (status == BLUALLOC_OUT_OF_MEMORY) {
+    return false;
+  }
+  check(status, "map");
+  return true;
+}
+
+void Device::unmap(void* address, uint64_t bytes) { check(ops_.unmap(ops_.ctx, address, bytes), "unmap"); }
+
+void* Device::record_event(void* stream) {
+  void* event = nullptr;
+  check(ops_.record_event(ops_.ctx, stream, &event), "record_event");
+  return event;
+}
+
+void Device::wait_event(void* stream, void* event) { check(ops_.wait_event(ops_.ctx, stream, event), "wait_event"); }
+
+bool Device::is_done(void* event) {
+  int32_t done = 0;
+  check(ops_.query_event(ops_.ctx, event, &done), "query_event");
+  return done != 0;
+}
+
+void Device::synchronize_event(void* event) { check(ops_.synchronize_event(ops_.ctx, event), "synchronize_event"); }
+
+void Device::destroy_event(void* event) noexcept {
+  // Nothing can be done about a failure here, and nothing depends on it.
+  (void)ops_.destroy_event(ops_.ctx, event);
+}
+
+}  // namespace blualloc
