@@ -3,7 +3,7 @@
  * Rules of this interface:
  *  - Plain C, append-only. A struct passed by pointer starts with `struct_size`; fields past the caller's size read as zero.
  *  - A function that can fail returns a status (BLUBLAS_OK = 0, ...); blublas_last_error() has the text, per thread, never NULL.
- *  - Nothing is allocated by blublas_gemm: workspace comes from the caller.
+ *  - Workspace for blublas_gemm comes from the caller.
  *  - Every function may be called from any thread at any time unless it says otherwise.
  */
 #ifndef BLUBLAS_BLUBLAS_H
@@ -111,8 +111,8 @@ enum {
  *
  * dtypes: a, b float32 -> c float32; a, b float64 -> c float64; a, b bfloat16 -> c float32 or bfloat16 (accumulated in float32).
  *   bias, aux, residual: the accumulation type or c's dtype, each on its own. column_sum, row_sum_a: the accumulation type.
- * Sizes: a [M, K], b [K, N], c [M, N], aux and residual [M, N], each in the matrix's rows and cols. M, N, K and batch may be 0: with M, N or batch
- *   0 nothing is written but the sums (zeros, or left as they are when accumulating); with K = 0 the product is 0 and the rest follows.
+ * Sizes: a [M, K], b [K, N], c [M, N], aux and residual [M, N], each in the matrix's rows and cols. M, N, K and batch may be 0: with M or N 0
+ *   only the sums are written (an empty sum is 0); with K = 0 the product is 0 and the rest follows; with batch 0 nothing happens.
  * Batch: `batch` matrices at batch_stride (0 is fine for what is read). With a_array (b_array, c_array) non-NULL, `batch` pointers replace
  *   data and batch_stride of that operand. bias, column_sum, row_sum_a: one vector per batch at *_batch_stride elements
  *   (bias_batch_stride 0: one bias for all; the two sums need separate vectors when batch > 1).

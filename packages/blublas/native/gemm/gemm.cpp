@@ -1,0 +1,314 @@
+// The driver: turns a plan into ordered tasks. plan.h has the picture.
+//
+// All stages of a product are one parallel call: tasks are handed out in order, so when a task is begun all earlier ones have been, and it may wait for them
+// (Run::wait_for) without risk of deadlock; a call that runs inline never waits.
+#include "gemm/gemm.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "common/status.h"
+#include "gemm/plan.h"
+#include "pool/pool.h"
+
+namespace blublas {
+namespace {
+
+template <typename T>
+class Run {
+ public:
+  Run(const Plan& plan, const GemmKernels<T>& kernels, char* workspace) : plan_(plan), p_(plan.problem), kernels_(kernels), workspace_(workspace) {}
+
+  void all() {
+    const int64_t per_product = plan_.num_chunks * plan_.num_groups * plan_.tasks_per_group;
+    const int64_t num_tasks = plan_.method == Method::per_batch ? p_.batch : p_.batch * per_product;
+    if (plan_.threads == 1) {
+      for (int64_t task = 0; task < num_tasks; ++task) one(task, 0);
+    } else {
+      pool_run(num_tasks, [](void* run, int64_t task, int32_t thread) { static_cast<Run*>(run)->one(task, thread); }, this, plan_.threads);
+    }
+  }
+
+ private:
+  // Where one product's buffers are, for one thread.
+  struct Place {
+    char* shared;
+    char* own;
+    int64_t packed_a_key = -1;  // which part of A `own` holds, -1: none
+  };
+
+  void one(int64_t task, int32_t thread) {
+    switch (plan_.method) {
+      case Method::tiles: {
+        Place& place = places_[thread];
+        place.shared = workspace_;
+        place.own = workspace_ + plan_.shared_bytes + static_cast<size_t>(thread) * plan_.thread_bytes;
+        stage_task(task, place);
+        done_.fetch_add(1, std::memory_order_release);
+        break;
+      }
+      case Method::per_batch: {
+        char* own = workspace_ + static_cast<size_t>(thread) * (plan_.shared_bytes + plan_.thread_bytes);
+        Place place{own, own + plan_.shared_bytes};
+        const int64_t tasks = plan_.num_chunks * plan_.num_groups * plan_.tasks_per_group;
+        for (int64_t i = 0; i < tasks; ++i) stage_task(task * tasks + i, place);
+        break;
+      }
+      default: small_task(task, workspace_ + static_cast<size_t>(thread) * plan_.thread_bytes);
+    }
+  }
+
+  void wait_for(int64_t task) {
+    if (plan_.method == Method::per_batch) return;  // this thread did all of them
+    Backoff backoff;
+    while (done_.load(std::memory_order_acquire) < task) backoff.wait();
+  }
+
+  void stage_task(int64_t task, Place& place) {
+    const int64_t stage = task / plan_.tasks_per_group, first = stage * plan_.tasks_per_group;
+    int64_t local = task - first;
+    const int64_t group = stage % plan_.num_groups, chunk = stage / plan_.num_groups % plan_.num_chunks;
+    const int64_t batch = stage / (plan_.num_groups * plan_.num_chunks);
+    if (local < plan_.num_pack_tasks) {
+      wait_for(first);
+      return pack_b(batch, chunk, group, local, place);
+    }
+    local -= plan_.num_pack_tasks;
+    if (local < plan_.num_tile_tasks) {
+      wait_for(first + plan_.num_pack_tasks);
+      return tile(batch, chunk, group, local, place);
+    }
+    wait_for(first + plan_.num_pack_tasks + plan_.num_tile_tasks);
+    if (group == plan_.num_groups - 1) reduce_column_sums(batch, chunk, place);
+  }
+
+  // Packing --------------------------------------------------------------------------------------------------------
+  int64_t group_depth(int64_t group) const { return std::min(plan_.kg, p_.k - group * plan_.kg); }
+  int64_t chunk_cols(int64_t chunk) const { return std::min(plan_.nc, p_.n - chunk * plan_.nc); }
+
+  // Panel by panel, each over the whole group of K: element (k, j) of panel q at [q][k][j].
+  void pack_b(int64_t batch, int64_t chunk, int64_t group, int64_t index, const Place& place) {
+    const int64_t nr = kernels_.nr, depth = group_depth(group), cols = chunk_cols(chunk);
+    const char* source = p_.b.of_batch(batch) + (group * plan_.kg * p_.b.row_stride + chunk * plan_.nc * p_.b.col_stride) * dtype_bytes(p_.b.dtype);
+    T* panels = reinterpret_cast<T*>(place.shared + plan_.packed_b);
+    const int64_t end = std::min(cols, (index + 1) * plan_.panels_per_pack * nr);
+    for (int64_t j = index * plan_.panels_per_pack * nr; j < end; j += nr)
+      kernels_.pack(source + j * p_.b.col_stride * dtype_bytes(p_.b.dtype), p_.b.dtype, p_.b.col_stride, p_.b.row_stride, std::min(nr, cols - j), depth,
+                    panels + j * depth, nr);
+  }
+
+  void pack_a(const char* source, int64_t rows, int64_t depth, T* panels) {
+    const int64_t mr = kernels_.mr;
+    for (int64_t i = 0; i < rows; i += mr)
+      kernels_.pack(source + i * p_.a.row_stride * dtype_bytes(p_.a.dtype), p_.a.dtype, p_.a.row_stride, p_.a.col_stride, std::min(mr, rows - i), depth,
+                    panels + i * depth, mr);
+  }
+
+  // Tiles ----------------------------------------------------------------------------------------------------------
+  // Where sums over K go while they grow: [rows, cols] of the tile.
+  struct Sums {
+    T* data;
+    int64_t stride;
+  };
+
+  void tile(int64_t batch, int64_t chunk, int64_t group, int64_t index, Place& place) {
+    const int64_t row_tile = index / plan_.num_col_tiles, col_tile = index % plan_.num_col_tiles;
+    const int64_t i0 = row_tile * plan_.mt, rows = std::min(plan_.mt, p_.m - i0);
+    const int64_t in_chunk = col_tile * plan_.nt, cols = std::min(plan_.nt, chunk_cols(chunk) - in_chunk);
+    if (cols <= 0) return;
+    const int64_t j0 = chunk * plan_.nc + in_chunk, depth = group_depth(group), mr = kernels_.mr, nr = kernels_.nr;
+
+    const char* a = p_.a.of_batch(batch) + (i0 * p_.a.row_stride + group * plan_.kg * p_.a.col_stride) * dtype_bytes(p_.a.dtype);
+    const T* panels_a = nullptr;
+    if (!plan_.rows_in_place) {
+      T* packed = reinterpret_cast<T*>(place.own + plan_.packed_a);
+      const int64_t key = (batch * plan_.num_row_tiles + row_tile) * plan_.num_groups + group;
+      if (place.packed_a_key != key) pack_a(a, rows, depth, packed);
+      place.packed_a_key = key;
+      panels_a = packed;
+    }
+    if ((p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) && j0 == 0) row_sums(batch, a, i0, rows, group, depth);
+
+    const FinishTile<T> finish = finish_tile(batch, chunk, row_tile, i0, j0, in_chunk, cols, place);
+    const Sums sums = sums_of(batch, i0, j0, in_chunk, place);
+    const T* panels_b = reinterpret_cast<const T*>(place.shared + plan_.packed_b) + in_chunk * depth;
+    const T alpha = static_cast<T>(p_.alpha), first_beta = plan_.direct_c ? static_cast<T>(p_.beta) : T{0};
+
+    for (int64_t k0 = 0; k0 < std::max<int64_t>(1, depth); k0 += plan_.kc) {
+      const int64_t k = std::min(plan_.kc, depth - k0);
+      const bool first = group == 0 && k0 == 0, last = group == plan_.num_groups - 1 && k0 + plan_.kc >= depth;
+      const T beta = first ? first_beta : T{1};
+      for (int64_t j = 0; j < cols; j += nr) {
+        const T* b = panels_b + j * depth + k0 * nr;
+        const int64_t width = std::min(nr, cols - j);
+        for (int64_t i = 0; i < rows; i += mr) {
+          const int64_t height = std::min(mr, rows - i);
+          const auto multiply = [&](T* c, int64_t stride, T scale) {
+            if (panels_a != nullptr)
+              kernels_.micro(k, panels_a + i * depth + k0 * mr, b, c, stride, height, width, alpha, scale);
+            else
+              kernels_.micro_rows(k, reinterpret_cast<const T*>(a) + i * p_.a.row_stride + k0, p_.a.row_stride, b, c, stride, height, width, alpha, scale);
+          };
+          T* sum = sums.data + i * sums.stride + j;
+          if (!last || !plan_.finishing) {
+            multiply(sum, sums.stride, beta);
+          } else if (plan_.shared_sums || plan_.private_sums) {
+            multiply(sum, sums.stride, beta);
+            finish_part(finish, sum, sums.stride, i, j, height, width, static_cast<T>(p_.beta));
+          } else {
+            T* part = reinterpret_cast<T*>(place.own + plan_.tile);
+            multiply(part, nr, T{0});
+            finish_part(finish, part, nr, i, j, height, width, first ? static_cast<T>(p_.beta) : T{1});
+          }
+        }
+      }
+      if (plan_.kc == 0) break;
+    }
+  }
+
+  Sums sums_of(int64_t batch, int64_t i0, int64_t j0, int64_t in_chunk, const Place& place) const {
+    if (plan_.shared_sums) return {reinterpret_cast<T*>(place.shared + plan_.sums) + i0 * plan_.nc + in_chunk, plan_.nc};
+    if (plan_.private_sums) return {reinterpret_cast<T*>(place.own + plan_.private_sum), plan_.nt};
+    if (!plan_.direct_c) return {nullptr, 0};
+    return {reinterpret_cast<T*>(p_.c.of_batch(batch)) + i0 * p_.c.row_stride + j0, p_.c.row_stride};
+  }
+
+  void row_sums(int64_t batch, const char* a, int64_t i0, int64_t rows, int64_t group, int64_t depth) {
+    T* sums = reinterpret_cast<T*>(p_.row_sum_a.of_batch(batch)) + i0;
+    for (int64_t k0 = 0; k0 < std::max<int64_t>(1, depth); k0 += std::max<int64_t>(1, plan_.kc)) {
+      const bool accumulate = group > 0 || k0 > 0 || (p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE);
+      kernels_.row_sum(a + k0 * p_.a.col_stride * dtype_bytes(p_.a.dtype), p_.a.dtype, p_.a.row_stride, p_.a.col_stride, rows,
+                       std::min(plan_.kc, depth - k0), sums, accumulate);
+    }
+  }
+
+  // Epilogue -------------------------------------------------------------------------------------------------------
+  // Everything of the epilogue at the tile's first element; finish_part() moves it to a register tile.
+  FinishTile<T> finish_tile(int64_t batch, int64_t chunk, int64_t row_tile, int64_t i0, int64_t j0, int64_t in_chunk, int64_t cols, const Place& place) const {
+    FinishTile<T> tile = finish_at(batch, i0, j0);
+    if (plan_.num_reduce_tasks > 0) {
+      (void)chunk;
+      tile.column_sum = reinterpret_cast<T*>(place.shared + plan_.column_sums) + row_tile * plan_.nc + in_chunk;
+      std::fill_n(tile.column_sum, cols, T{0});
+    }
+    return tile;
+  }
+
+  FinishTile<T> finish_at(int64_t batch, int64_t i0, int64_t j0) const {
+    FinishTile<T> tile;
+    tile.epilogue = p_.epilogue;
+    const auto at = [&](const Operand& x) { return x.of_batch(batch) + (i0 * x.row_stride + j0 * x.col_stride) * dtype_bytes(x.dtype); };
+    tile.c = at(p_.c);
+    tile.c_dtype = p_.c.dtype, tile.c_row_stride = p_.c.row_stride, tile.c_col_stride = p_.c.col_stride;
+    if (p_.epilogue & BLUBLAS_EPILOGUE_BIAS) tile.bias = p_.bias.of_batch(batch) + j0 * dtype_bytes(p_.bias.dtype);
+    tile.bias_dtype = p_.bias.dtype;
+    if (p_.aux.data != nullptr) tile.aux = at(p_.aux);
+    tile.aux_dtype = p_.aux.dtype, tile.aux_row_stride = p_.aux.row_stride, tile.aux_col_stride = p_.aux.col_stride;
+    if (p_.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) tile.residual = at(p_.residual);
+    tile.residual_dtype = p_.residual.dtype, tile.residual_row_stride = p_.residual.row_stride, tile.residual_col_stride = p_.residual.col_stride;
+    return tile;
+  }
+
+  void finish_part(const FinishTile<T>& whole, const T* sum, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t cols, T c_scale) const {
+    FinishTile<T> part = whole;
+    part.rows = rows, part.cols = cols, part.sum = sum, part.sum_stride = stride, part.c_scale = c_scale;
+    part.c += (i * p_.c.row_stride + j * p_.c.col_stride) * dtype_bytes(p_.c.dtype);
+    if (part.bias) part.bias += j * dtype_bytes(p_.bias.dtype);
+    if (part.aux) part.aux += (i * p_.aux.row_stride + j * p_.aux.col_stride) * dtype_bytes(p_.aux.dtype);
+    if (part.residual) part.residual += (i * p_.residual.row_stride + j * p_.residual.col_stride) * dtype_bytes(p_.residual.dtype);
+    if (part.column_sum) part.column_sum += j;
+    kernels_.finish(part);
+  }
+
+  void reduce_column_sums(int64_t batch, int64_t chunk, const Place& place) {
+    const int64_t cols = chunk_cols(chunk);
+    T* out = reinterpret_cast<T*>(p_.column_sum.of_batch(batch)) + chunk * plan_.nc;
+    const T* tiles = reinterpret_cast<const T*>(place.shared + plan_.column_sums);
+    if (!(p_.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM_ACCUMULATE)) std::fill_n(out, cols, T{0});
+    for (int64_t row_tile = 0; row_tile < plan_.num_row_tiles; ++row_tile)
+      for (int64_t j = 0; j < cols; ++j) out[j] += tiles[row_tile * plan_.nc + j];
+  }
+
+  // Few rows -------------------------------------------------------------------------------------------------------
+  void small_task(int64_t task, char* own) {
+    const int64_t batch = task / plan_.num_col_tiles, j0 = task % plan_.num_col_tiles * plan_.nt, cols = std::min(plan_.nt, p_.n - j0);
+    SmallProduct<T> product;
+    product.rows = p_.m, product.cols = cols, product.k = p_.k, product.dtype = p_.a.dtype, product.alpha = static_cast<T>(p_.alpha);
+    product.a = p_.a.of_batch(batch), product.a_row_stride = p_.a.row_stride;
+    product.b = p_.b.of_batch(batch) + j0 * p_.b.col_stride * dtype_bytes(p_.b.dtype);
+    product.b_stride = plan_.method == Method::small_dot ? p_.b.col_stride : p_.b.row_stride;
+    product.sum = reinterpret_cast<T*>(own), product.sum_stride = plan_.nt;
+    (plan_.method == Method::small_dot ? kernels_.small_dot : kernels_.small_axpy)(product);
+
+    FinishTile<T> tile = finish_at(batch, 0, j0);
+    tile.rows = p_.m, tile.cols = cols, tile.sum = product.sum, tile.sum_stride = plan_.nt, tile.c_scale = static_cast<T>(p_.beta);
+    if (p_.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM) {
+      tile.column_sum = reinterpret_cast<T*>(p_.column_sum.of_batch(batch)) + j0;
+      if (!(p_.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM_ACCUMULATE)) std::fill_n(tile.column_sum, cols, T{0});
+    }
+    kernels_.finish(tile);
+    if ((p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) && j0 == 0)
+      kernels_.row_sum(product.a, p_.a.dtype, p_.a.row_stride, p_.a.col_stride, p_.m, p_.k, reinterpret_cast<T*>(p_.row_sum_a.of_batch(batch)),
+                       p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE);
+  }
+
+  const Plan& plan_;
+  const Problem& p_;
+  const GemmKernels<T>& kernels_;
+  char* workspace_;
+  alignas(64) std::atomic<int64_t> done_{0};
+  Place places_[kMaxThreads];
+};
+
+// M or N is 0: no element of C, but the sums have their values.
+template <typename T>
+void sums_alone(const Problem& p, const GemmKernels<T>& kernels) {
+  for (int64_t t = 0; t < p.batch; ++t) {
+    if ((p.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM) && !(p.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM_ACCUMULATE) && p.n > 0)
+      std::fill_n(reinterpret_cast<T*>(p.column_sum.of_batch(t)), p.n, T{0});
+    if ((p.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) && p.m > 0)
+      kernels.row_sum(p.a.of_batch(t), p.a.dtype, p.a.row_stride, p.a.col_stride, p.m, p.k, reinterpret_cast<T*>(p.row_sum_a.of_batch(t)),
+                      p.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE);
+  }
+}
+
+int32_t threads_for(const Problem& problem) {
+  const int32_t available = pool_in_parallel() ? 1 : pool_num_threads();
+  return problem.num_threads > 0 ? std::min(problem.num_threads, available) : available;
+}
+
+template <typename T>
+void run(const Problem& problem, void* workspace, size_t bytes) {
+  const GemmKernels<T>& table = kernels<T>(kernel_set());
+  if (problem.m == 0 || problem.n == 0) return sums_alone(problem, table);
+  Plan plan = make_plan(problem, table, threads_for(problem));
+  while (plan.workspace() > bytes && plan.threads > 1) plan = make_plan(problem, table, plan.threads - 1);
+  if (plan.workspace() > bytes)
+    fail_value("[gemm] expected a workspace of at least " + std::to_string(plan.workspace()) + " bytes, got " + std::to_string(bytes) +
+               ": ask blublas_gemm_workspace");
+  if (plan.workspace() > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 64 != 0))
+    fail_value("[gemm] expected a workspace aligned to 64 bytes, got one that is NULL or not aligned");
+  Run<T>(plan, table, static_cast<char*>(workspace)).all();
+}
+
+}  // namespace
+
+size_t gemm_workspace(const Problem& problem) {
+  if (problem.m == 0 || problem.n == 0 || problem.batch == 0) return 0;
+  const KernelSet& set = kernel_set();
+  const int32_t threads = threads_for(problem);
+  return problem.compute == BLUBLAS_FLOAT64 ? make_plan(problem, kernels<double>(set), threads).workspace()
+                                            : make_plan(problem, kernels<float>(set), threads).workspace();
+}
+
+void gemm(const Problem& problem, void* workspace, size_t workspace_bytes) {
+  if (problem.batch == 0) return;
+  if (problem.compute == BLUBLAS_FLOAT64)
+    run<double>(problem, workspace, workspace_bytes);
+  else
+    run<float>(problem, workspace, workspace_bytes);
+}
+
+}  // namespace blublas
