@@ -1,6 +1,6 @@
 """Sums up what a run of nox did: from the JUnit files under build/reports and nox's own report.
 
-    python tools/test_report.py build/reports
+    python tools/sum_reports.py build/reports
 
 Prints one line per suite and, last, ``N passed, N failed``. A session that failed without a failed test in its report
 (it did not build, did not install, crashed) counts as one failure, and so does a report that cannot be read.
