@@ -43,10 +43,10 @@ inline void store_first(float* p, F v, int64_t n) { _mm512_mask_storeu_ps(p, fir
 inline F broadcast(float v) { return _mm512_set1_ps(v); }
 inline I broadcast_int(int32_t v) { return _mm512_set1_epi32(v); }
 
-inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }     // a b + c
-inline F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }   // c - a b
-inline F min(F a, F b) { return _mm512_min_ps(a, b); }  // b when either is NaN
-inline F max(F a, F b) { return _mm512_max_ps(a, b); }  // b when either is NaN
+inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }    // a b + c
+inline F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+inline F min(F a, F b) { return _mm512_min_ps(a, b); }              // b when either is NaN
+inline F max(F a, F b) { return _mm512_max_ps(a, b); }              // b when either is NaN
 inline F sqrt(F a) { return _mm512_sqrt_ps(a); }
 inline F round_even(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline I to_int(F a) { return _mm512_cvtps_epi32(a); }
@@ -73,14 +73,14 @@ inline F select(M m, F yes, F no) { return _mm512_mask_blend_ps(m, no, yes); }
 
 // bfloat16 and float16 in memory, float32 in registers; rounded to nearest even, NaN stays NaN.
 inline F load_bfloat16(const uint16_t* p) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }
 inline void store_bfloat16(uint16_t* p, F v) {
   const __m512i word = _mm512_castps_si512(v), high = _mm512_srli_epi32(word, 16);
   const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(
-      _mm512_add_epi32(word, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i rounded =
+      _mm512_srli_epi32(_mm512_add_epi32(word, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
   const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan(v), rounded, quiet)));
@@ -89,8 +89,7 @@ inline F load_float16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 inline void store_float16(uint16_t* p, F v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                      _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 }  // namespace avx512
@@ -114,10 +113,10 @@ inline void store_first(float* p, F v, int64_t n) { _mm256_maskstore_ps(p, lanes
 inline F broadcast(float v) { return _mm256_set1_ps(v); }
 inline I broadcast_int(int32_t v) { return _mm256_set1_epi32(v); }
 
-inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }     // a b + c
-inline F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }   // c - a b
-inline F min(F a, F b) { return _mm256_min_ps(a, b); }  // b when either is NaN
-inline F max(F a, F b) { return _mm256_max_ps(a, b); }  // b when either is NaN
+inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }    // a b + c
+inline F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
+inline F min(F a, F b) { return _mm256_min_ps(a, b); }              // b when either is NaN
+inline F max(F a, F b) { return _mm256_max_ps(a, b); }              // b when either is NaN
 inline F sqrt(F a) { return _mm256_sqrt_ps(a); }
 inline F round_even(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline I to_int(F a) { return _mm256_cvtps_epi32(a); }
@@ -150,8 +149,8 @@ inline F load_bfloat16(const uint16_t* p) {
 inline void store_bfloat16(uint16_t* p, F v) {
   const __m256i word = _mm256_castps_si256(v), high = _mm256_srli_epi32(word, 16);
   const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_srli_epi32(
-      _mm256_add_epi32(word, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i rounded =
+      _mm256_srli_epi32(_mm256_add_epi32(word, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
   const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(is_nan(v)));
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(chosen, chosen), 0x08);
@@ -161,8 +160,7 @@ inline F load_float16(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 inline void store_float16(uint16_t* p, F v) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                   _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 }  // namespace avx2
@@ -185,8 +183,8 @@ inline I broadcast_int(int32_t v) { return v; }
 
 inline F fma(F a, F b, F c) { return std::fma(a, b, c); }    // a b + c
 inline F fnma(F a, F b, F c) { return std::fma(-a, b, c); }  // c - a b
-inline F min(F a, F b) { return a < b ? a : b; }  // b when either is NaN
-inline F max(F a, F b) { return a > b ? a : b; }  // b when either is NaN
+inline F min(F a, F b) { return a < b ? a : b; }             // b when either is NaN
+inline F max(F a, F b) { return a > b ? a : b; }             // b when either is NaN
 inline F sqrt(F a) { return std::sqrt(a); }
 // Adding 1.5 * 2^23 leaves no bits below the units; enough for |a| < 2^22.
 inline F round_even(F a) { return (a + 12582912.0f) - 12582912.0f; }
