@@ -69,14 +69,14 @@ void set_call_recorder(CallRecorder* r) { recorder = r; }
 void set_autograd_hooks(const AutogradHooks& hooks) { autograd_hooks = hooks; }
 void set_op_hooks(const OpHooks& hooks) { op_hooks = hooks; }
 
-LaunchFn launcher(const Operator& op, Device device) {
-  const LaunchFn fn = device.type == DeviceType::cpu ? op.launch_cpu : op.launch_cuda;
+const LaunchFn& launcher(const Operator& op, Device device) {
+  const LaunchFn& fn = device.type == DeviceType::cpu ? op.launch_cpu : op.launch_cuda;
   if (!fn) fail(Status::unsupported, "[", op.name, "] has no kernel for ", device_name(device), " in this build");
   return fn;
 }
 
 void launch(const Operator& op, Device device, const Launch& args) {
-  const LaunchFn fn = launcher(op, device);
+  const LaunchFn& fn = launcher(op, device);
   if (op_hooks.begin) [[unlikely]] op_hooks.begin(op_hooks.context, op.tag);
   fn(args);
   if (op_hooks.end) [[unlikely]] op_hooks.end(op_hooks.context, op.tag);

@@ -43,6 +43,6 @@ void set_op_hooks(const OpHooks& hooks);
 
 // Launches on the device of the first defined operand, between the op hooks. Throws for a device without a kernel.
 void launch(const Operator& op, Device device, const Launch& args);
-LaunchFn launcher(const Operator& op, Device device);
+const LaunchFn& launcher(const Operator& op, Device device);
 
 }  // namespace blutensor

@@ -142,7 +142,7 @@ class GradContext {
 using InferFn = std::function<std::vector<TensorSpec>(const OpCall&)>;
 using ViewFn = std::function<std::vector<ViewSpec>(const OpCall&)>;
 using WorkspaceFn = std::function<size_t(const Launch&)>;  // pointers are null
-using LaunchFn = void (*)(const Launch&);
+using LaunchFn = std::function<void(const Launch&)>;
 // Gradients of all inputs, in order (undefined where not needed). Built from operator calls, so that they are
 // captured, planned and differentiable like everything else.
 using GradientFn = std::function<Tensors(GradContext&)>;
@@ -171,8 +171,8 @@ struct Operator {
   InferFn infer;                  // allocating operators
   ViewFn view;                    // view operators: instead of infer and launch
   WorkspaceFn workspace;          // optional
-  LaunchFn launch_cpu = nullptr;
-  LaunchFn launch_cuda = nullptr;
+  LaunchFn launch_cpu;
+  LaunchFn launch_cuda;
   GradientFn gradient;            // absent: not differentiable
   uint64_t save_inputs = 0;       // bit i: backward reads input i
   uint64_t save_outputs = 0;

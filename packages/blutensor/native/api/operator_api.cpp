@@ -1,0 +1,223 @@
+// The operator table, calls, and operators that other libraries register.
+#include "api/handles.h"
+#include "ops/registry.h"
+
+using namespace blutensor;
+using namespace blutensor::api;
+
+namespace {
+
+// ---------------------------------------------------------------- JSON
+
+void put_string(std::ostringstream& out, const std::string& s) {
+  out << '"';
+  for (const char c : s) {
+    if (c == '"' || c == '\\') {
+      out << '\\' << c;
+    } else if (c == '\n') {
+      out << "\\n";
+    } else {
+      out << c;
+    }
+  }
+  out << '"';
+}
+
+template <class List, class Put>
+void put_list(std::ostringstream& out, const List& list, const Put& put) {
+  out << '[';
+  bool first = true;
+  for (const auto& item : list) {
+    if (!first) out << ", ";
+    put(item);
+    first = false;
+  }
+  out << ']';
+}
+
+void put_attr(std::ostringstream& out, const Attr& a) {
+  switch (a.kind) {
+    case AttrKind::string: return put_string(out, a.s);
+    case AttrKind::integers: return put_list(out, a.ints, [&](int64_t v) { out << v; });
+    case AttrKind::dtype: return put_string(out, dtype_name(static_cast<DType>(a.i)));
+    case AttrKind::floating:
+      if (std::isfinite(a.f)) {
+        out << to_text(a);
+      } else {
+        put_string(out, std::isnan(a.f) ? "nan" : a.f > 0 ? "inf" : "-inf");
+      }
+      return;
+    default: out << to_text(a);
+  }
+}
+
+void put_operator(std::ostringstream& out, const Operator& op) {
+  constexpr const char* input_kinds[] = {"required", "optional", "list"};
+  constexpr const char* attr_kinds[] = {"integer", "floating", "boolean", "integers", "dtype", "string"};
+  constexpr const char* effects[] = {"pure", "writes", "communicates"};
+  constexpr const char* lanes[] = {"compute", "communication", "copy"};
+  const auto boolean = [](bool b) { return b ? "true" : "false"; };
+  out << "{\"id\": " << op.id << ", \"name\": ";
+  put_string(out, op.name);
+  out << ", \"doc\": ";
+  put_string(out, op.doc);
+  out << ", \"category\": ";
+  put_string(out, op.category);
+  out << ", \"public\": " << boolean(op.is_public) << ", \"view\": " << boolean(bool(op.view)) << ", \"composite\": "
+      << boolean(bool(op.decompose)) << ", \"differentiable\": " << boolean(bool(op.gradient)) << ", \"effect\": \""
+      << effects[static_cast<int>(op.effect)] << "\", \"lane\": \"" << lanes[static_cast<int>(op.lane)] << "\", \"inputs\": ";
+  put_list(out, op.inputs, [&](const InputSpec& s) {
+    out << "{\"name\": ";
+    put_string(out, s.name);
+    out << ", \"kind\": \"" << input_kinds[static_cast<int>(s.kind)] << "\", \"written\": " << boolean(s.written)
+        << ", \"accepts_scalar\": " << boolean(s.accepts_scalar) << '}';
+  });
+  out << ", \"attrs\": ";
+  put_list(out, op.attrs, [&](const AttrSpec& s) {
+    out << "{\"name\": ";
+    put_string(out, s.name);
+    out << ", \"kind\": \"" << attr_kinds[static_cast<int>(s.kind)] << "\", \"required\": " << boolean(s.required) << ", \"default\": ";
+    put_attr(out, s.default_value);
+    out << ", \"choices\": ";
+    put_list(out, s.choices, [&](const std::string& c) { put_string(out, c); });
+    out << '}';
+  });
+  out << ", \"num_outputs\": " << op.num_outputs << ", \"outputs\": ";
+  put_list(out, op.output_names, [&](const std::string& n) { put_string(out, n); });
+  out << ", \"grad_cases\": ";
+  put_list(out, op.grad_cases, [&](const GradCase& c) {
+    out << "{\"shapes\": ";
+    put_list(out, c.shapes, [&](const Shape& s) { put_list(out, s, [&](int64_t v) { out << v; }); });
+    out << ", \"attrs\": ";
+    put_list(out, c.attrs, [&](const Attr& a) { put_attr(out, a); });
+    out << ", \"domain\": ";
+    put_string(out, c.domain);
+    out << '}';
+  });
+  out << '}';
+}
+
+// ---------------------------------------------------------------- operators registered through C
+
+std::vector<blutensor_view> c_views(std::span<const View> views) {
+  std::vector<blutensor_view> list;
+  for (const View& v : views) list.push_back(to_c_view(v));
+  return list;
+}
+
+void check_callback(int32_t status) {
+  if (status) throw Error(static_cast<Status>(status), blutensor_last_error());
+}
+
+using LaunchCallback = int32_t (*)(void*, const blutensor_view*, const blutensor_attr*, const blutensor_view*, void*);
+
+LaunchFn launcher_of(LaunchCallback callback, void* context) {
+  return [callback, context](const Launch& l) {
+    const auto in = c_views(l.inputs), out = c_views(l.outputs);
+    const auto attrs = from_attrs(l.attrs);
+    check_callback(callback(context, in.data(), attrs.data(), out.data(), l.stream));
+  };
+}
+
+Operator from_desc(const blutensor_operator_desc& d) {
+  require(d.struct_size >= sizeof d, "[register_operator] struct_size is too small");
+  require(d.name && d.infer && (d.launch_cpu || d.launch_cuda), "[register_operator] expected a name, infer and a launcher");
+  require(d.num_inputs >= 0 && d.num_outputs >= 0 && d.num_attrs >= 0, "[register_operator] expected counts of at least 0");
+  Operator op;
+  op.name = d.name;
+  op.doc = d.doc ? d.doc : "";
+  op.category = "registered";
+  for (int32_t i = 0; i < d.num_inputs; ++i) {
+    InputSpec spec;
+    spec.name = d.input_names[i];
+    spec.written = i < 64 && (d.written_inputs >> i & 1);
+    op.inputs.push_back(spec);
+  }
+  for (int32_t i = 0; i < d.num_attrs; ++i) {
+    AttrSpec spec;
+    spec.name = d.attr_names[i];
+    spec.kind = static_cast<AttrKind>(d.attr_kinds[i]);
+    spec.required = true;
+    op.attrs.push_back(spec);
+  }
+  op.num_outputs = d.num_outputs;
+  op.effect = static_cast<Effect>(d.effect);
+  op.lane = static_cast<Lane>(d.lane);
+  op.save_inputs = d.saved_inputs;
+  op.save_outputs = d.saved_outputs;
+  op.infer = [desc = d](const OpCall& call) {
+    std::vector<blutensor_view> in, out(static_cast<size_t>(desc.num_outputs));
+    for (const Tensor& t : call.inputs) {
+      in.push_back(to_c_view(t.as_view()));
+      in.back().data = nullptr;
+    }
+    const auto attrs = from_attrs(call.attrs);
+    check_callback(desc.infer(desc.context, in.data(), attrs.data(), out.data()));
+    std::vector<TensorSpec> specs;
+    for (const blutensor_view& v : out) specs.push_back({checked_dtype(v.dtype), dims(v.shape, v.rank), {}, false});
+    return specs;
+  };
+  if (d.launch_cpu) op.launch_cpu = launcher_of(d.launch_cpu, d.context);
+  if (d.launch_cuda) op.launch_cuda = launcher_of(d.launch_cuda, d.context);
+  if (d.gradient)
+    op.gradient = [desc = d](GradContext& ctx) {
+      Tensors in, out, grads;
+      std::vector<blutensor_tensor*> in_handles, out_handles, grad_handles, results(static_cast<size_t>(ctx.num_inputs()));
+      for (int i = 0; i < ctx.num_inputs(); ++i) in_handles.push_back(borrow(in.emplace_back(ctx.input(i))));
+      for (int i = 0; i < desc.num_outputs; ++i) {
+        out_handles.push_back(borrow(out.emplace_back(ctx.output(i))));
+        grad_handles.push_back(borrow(grads.emplace_back(ctx.grad_output(i))));
+      }
+      const auto attrs = from_attrs(ctx.attrs());
+      const int32_t status = desc.gradient(desc.context, in_handles.data(), out_handles.data(),
+                                                     grad_handles.data(), attrs.data(), results.data());
+      Tensors adopted;
+      for (blutensor_tensor* handle : results) adopted.push_back(adopt(handle));
+      check_callback(status);
+      return adopted;
+    };
+  return op;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* blutensor_operator_table(void) {
+  thread_local std::string buffer;
+  const int32_t status = guarded([&] {
+    initialize();
+    const OperatorRegistry& registry = OperatorRegistry::instance();
+    std::ostringstream out;
+    out << "[";
+    for (uint32_t id = 0; id < registry.size(); ++id) {
+      if (id) out << ",\n";
+      put_operator(out, registry.at(id));
+    }
+    out << "]";
+    buffer = std::move(out).str();
+  });
+  return status ? "" : buffer.c_str();
+}
+
+int32_t blutensor_call(uint32_t op_id, blutensor_tensor* const* inputs, int32_t num_inputs, int64_t list_length,
+                       const blutensor_attr* attrs, int32_t num_attrs, blutensor_tensor** outputs, int32_t max_outputs,
+                       int32_t* num_outputs) {
+  return guarded([&] {
+    const Operator& op = OperatorRegistry::instance().at(op_id);
+    const Tensors results = call(op, from_handles(inputs, num_inputs), to_attrs(attrs, num_attrs), list_length);
+    require(results.size() <= static_cast<size_t>(max_outputs), "[", op.name, "] room for ", max_outputs, " outputs, need ",
+            results.size());
+    for (size_t i = 0; i < results.size(); ++i) outputs[i] = to_handle(results[i]);
+    *num_outputs = static_cast<int32_t>(results.size());
+  });
+}
+
+int32_t blutensor_register_operator(const blutensor_operator_desc* desc, uint32_t* op_id) {
+  return guarded([&] {
+    initialize();
+    *op_id = OperatorRegistry::instance().add(from_desc(*desc)).id;
+  });
+}
+
+}  // extern "C"

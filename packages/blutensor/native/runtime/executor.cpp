@@ -1,0 +1,111 @@
+#include "runtime/executor.h"
+
+#include <algorithm>
+
+#include "ops/dispatch.h"
+
+namespace blutensor {
+
+BoundProgram::BoundProgram(Ref<Program> program) : program_(std::move(program)) {}
+
+void BoundProgram::bind(void* arena) {
+  calls_.clear();
+  views_.clear();
+  slot_addresses_.clear();
+  const Program& p = *program_;
+  const auto address = [&](int32_t b) -> char* {
+    const Buffer& buffer = p.buffers[static_cast<size_t>(b)];
+    return static_cast<char*>(buffer.storage ? buffer.storage->data() : arena) + (buffer.storage ? 0 : buffer.arena_offset);
+  };
+  for (const ProgramCall& call : p.calls) {
+    BoundCall bound{call.op, Device{}, views_.size(), call.inputs.size(), call.outputs.size(), call.list_length, &call.attrs,
+                    call.workspace_buffer < 0 ? nullptr : address(call.workspace_buffer), call.workspace_bytes};
+    for (const std::vector<Operand>* operands : {&call.inputs, &call.outputs})
+      for (const Operand& o : *operands) {
+        View& view = views_.emplace_back();
+        if (o.buffer < 0) continue;
+        view.dtype = o.dtype;
+        view.shape = o.shape;
+        view.strides = o.strides;
+        view.data = address(o.buffer) + o.offset * static_cast<int64_t>(dtype_size(o.dtype));
+        view.defined_ = true;
+      }
+    calls_.push_back(bound);
+  }
+  for (const Tensor& t : p.slot_tensors) slot_addresses_.push_back(t.data());
+}
+
+Launch BoundProgram::launch_of(const BoundCall& call, const std::vector<View>& views, void* workspace) const {
+  return {std::span(views).subspan(call.first_view, call.num_inputs),
+          std::span(views).subspan(call.first_view + call.num_inputs, call.num_outputs),
+          *call.attrs, call.list_length, workspace, call.workspace_bytes, nullptr};
+}
+
+void BoundProgram::mark_written() const {
+  for (const Ref<Storage>& storage : program_->written) storage->mark_written("replay of a captured function");
+}
+
+void BoundProgram::run() const {
+  for (const BoundCall& call : calls_) launch(*call.op, call.device, launch_of(call, views_, call.workspace));
+  mark_written();
+}
+
+void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, const char*)>& before_op) const {
+  const Program& p = *program_;
+  std::vector<Ref<Storage>> live(p.buffers.size());
+  std::vector<View> views = views_;
+  for (size_t c = 0; c < calls_.size(); ++c) {
+    const ProgramCall& call = p.calls[c];
+    const BoundCall& bound = calls_[c];
+    if (before_op) before_op(static_cast<int64_t>(c), call.op->tag);
+    size_t v = bound.first_view;
+    const auto storage_of = [&](int32_t b) -> void* {
+      const Buffer& buffer = p.buffers[static_cast<size_t>(b)];
+      if (buffer.storage) return buffer.storage->data();
+      Ref<Storage>& storage = live[static_cast<size_t>(b)];
+      if (!storage) storage = make_ref<Storage>(buffer.bytes, bound.device, call.op->tag);
+      return storage->data();
+    };
+    for (const std::vector<Operand>* operands : {&call.inputs, &call.outputs})
+      for (const Operand& o : *operands) {
+        View& view = views[v++];
+        if (o.buffer >= 0)
+          view.data = static_cast<char*>(storage_of(o.buffer)) + o.offset * static_cast<int64_t>(dtype_size(o.dtype));
+      }
+    void* workspace = call.workspace_buffer < 0 ? nullptr : storage_of(call.workspace_buffer);
+    launch(*call.op, bound.device, launch_of(bound, views, workspace));
+    for (const std::vector<Operand>* operands : {&call.inputs, &call.outputs})
+      for (const Operand& o : *operands)
+        if (o.buffer >= 0 && p.buffers[static_cast<size_t>(o.buffer)].last_call == static_cast<int64_t>(c))
+          live[static_cast<size_t>(o.buffer)] = {};
+    if (call.workspace_buffer >= 0) live[static_cast<size_t>(call.workspace_buffer)] = {};
+  }
+  mark_written();
+}
+
+void Family::add(const Ref<BoundProgram>& program) {
+  const std::lock_guard lock(mutex_);
+  if (program->family) fail(Status::invalid_value, "[", program->program().name(), "] this program is finalized already");
+  const uint64_t needed = program->program().arena_bytes();
+  if (!arena_ || arena_->bytes() < needed) {
+    arena_ = {};  // first: the two need not exist together
+    arena_ = make_ref<Storage>(static_cast<size_t>(needed), Device{}, intern("arena " + name_));
+    for (BoundProgram* other : programs_) other->bind(arena_->data());
+  }
+  program->bind(arena_->data());
+  program->family = this;
+  programs_.push_back(program.get());
+}
+
+void Family::remove(const BoundProgram* program) {
+  const std::lock_guard lock(mutex_);
+  std::erase(programs_, program);
+}
+
+uint64_t Family::peak_live_bytes() const {
+  uint64_t peak = 0;
+  for (const BoundProgram* p : programs_) peak = std::max(peak, p->program().peak_live_bytes());
+  return peak;
+}
+
+}  // namespace blutensor

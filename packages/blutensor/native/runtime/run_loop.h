@@ -1,0 +1,31 @@
+// The native training loop: source, programs and metrics of n steps, without the interpreter.
+#pragma once
+
+#include <functional>
+
+#include "runtime/executor.h"
+
+namespace blutensor {
+
+struct Phase {
+  const BoundProgram* program = nullptr;
+  int64_t repeats = 1;
+};
+
+struct RunLoop {
+  std::vector<Phase> phases;  // of one step
+  int64_t steps = 0;
+  std::function<void(void* const* slots, int32_t num_slots)> source;  // throws; may be empty
+  Tensors feeds;                  // 0-d, written at the start of each step
+  const double* feed_values = nullptr;    // [steps, feeds]
+  Tensors metrics;                // 0-d, read at the end of each step
+  double* metric_values = nullptr;        // [steps, metrics]
+  std::function<bool()> interrupted;      // asked between steps, at most every 50 ms
+
+  int64_t steps_done = 0;
+  double host_seconds = 0;        // outside programs and source
+
+  void run(Family& family);
+};
+
+}  // namespace blutensor
