@@ -125,6 +125,8 @@ def test_prepare_bad_input(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="something else"):
         prepare([tmp_path / "text"], tmp_path)
     prepare([tmp_path / "text"], tmp_path / "out")
+    prepare([tmp_path / "text"], tmp_path / "out")  # the same again is no mistake
+    (tmp_path / "text").write_text("other")
     with pytest.raises(DataError, match="--force"):
         prepare([tmp_path / "text"], tmp_path / "out")
     assert not list(tmp_path.glob(".*"))  # nothing half-made is left behind

@@ -78,8 +78,8 @@ class CheckpointStore:
         if num_threads is not None and num_threads < 1:
             raise CheckpointValueError(self._folder, f"expected num_threads of 1 or more, got {num_threads}")
         self._keep = keep
-        self._report = report or logging.getLogger("blutrain.checkpoint").warning
-        self._files = files or OsFiles()
+        self._report = logging.getLogger("blutrain.checkpoint").warning if report is None else report
+        self._files = OsFiles() if files is None else files
         self._algorithm = algorithm
         self._num_threads = num_threads or stream.default_num_threads()
 
@@ -120,11 +120,9 @@ class CheckpointStore:
         if meta.get(_STEP_KEY, step) != step:
             raise CheckpointValueError(self._folder, f"expected metadata 'step' to be {step}, got {meta[_STEP_KEY]!r}")
         path = self.path_of(step)
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             self._files.make_folder(self._folder)
-            self._write_verified(temporary, tensors, {_STEP_KEY: step, **meta})
-            self._files.rename(temporary, path)
+            self._write_verified(path, tensors, {_STEP_KEY: step, **meta})
             self._files.fsync_dir(self._folder)
             write_small_file(self._files, self._folder / LATEST, path.name + "\n")
         except CheckpointError:
@@ -206,14 +204,16 @@ class CheckpointStore:
         return sorted({step for step in steps if self.path_of(step).name in names})
 
     def _write_verified(self, path: Path, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            written = stream.write_file(self._files, path, tensors, meta, self._algorithm, self._num_threads)
-            found = stream.verify_file(self._files, path, self._num_threads)
+            written = stream.write_file(self._files, temporary, tensors, meta, self._algorithm, self._num_threads)
+            found = stream.verify_file(self._files, temporary, self._num_threads)
             if found.digests != written.digests:
                 raise CheckpointDigestError(path, "read back other digests than were written: check the disk")
+            self._files.rename(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                self._files.unlink(path)
+                self._files.unlink(temporary)
             raise
 
     def _newest_good(self) -> tuple[Path | None, Sequence[Path]]:
