@@ -1,10 +1,9 @@
-// Attention with AVX2: the templates of attention_simd.h on eight lanes.
-#include "ops/attention/vector_avx2.h"
-
-#include "ops/attention/attention_simd.h"
+// Attention with AVX2: the templates on eight lanes.
+#include "ops/attention/backward_simd.h"
+#include "ops/attention/forward_simd.h"
 
 namespace blutensor {
 
-const AttentionKernels kAttentionAvx2 = {attention_forward, nullptr, nullptr};
+const AttentionKernels kAttentionAvx2 = {attention_forward, attention_backward, nullptr};
 
 }  // namespace blutensor

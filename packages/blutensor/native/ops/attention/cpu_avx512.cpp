@@ -1,10 +1,9 @@
-// Attention with AVX-512: the templates of attention_simd.h on sixteen lanes.
-#include "ops/attention/vector_avx512.h"
-
-#include "ops/attention/attention_simd.h"
+// Attention with AVX-512: the templates on sixteen lanes.
+#include "ops/attention/backward_simd.h"
+#include "ops/attention/forward_simd.h"
 
 namespace blutensor {
 
-const AttentionKernels kAttentionAvx512 = {attention_forward, nullptr, nullptr};
+const AttentionKernels kAttentionAvx512 = {attention_forward, attention_backward, nullptr};
 
 }  // namespace blutensor
