@@ -321,7 +321,8 @@ def lint_checks() -> dict[str, list[str]]:
 
 def run_lint(session: nox.Session, name: str) -> None:
     """Run every check, also after one failed, and write a report like that of the tests."""
-    needs = group("lint")
+    # mypy reads the types of what the packages import.
+    needs = [*group("lint"), *repository.foreign_requirements(repository.packages())]
     installed_once(
         Path(session.virtualenv.location) / "installed-linters.txt", needs, lambda: session.install("-q", *needs)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import shutil
 import sys
@@ -13,7 +14,9 @@ from conftest import run_python
 
 PACKAGES = repository.packages()
 SITE = next(Path(p) for p in sys.path if (Path(p) / f"lib{PACKAGES[0]}").is_dir())
-WITH_UPSTREAMS = [p for p in PACKAGES if repository.direct_upstreams(p)]
+# (package, upstream) for every library that is linked to another one. Importing lib<name> loads nothing.
+LINKS = [(p, upstream) for p in PACKAGES for upstream in importlib.import_module(f"lib{p}").BUILT_AGAINST]
+LINKED = sorted({package for package, _ in LINKS})
 
 # Prints the files of ours that are mapped, each once.
 MAPPED = """
@@ -29,14 +32,16 @@ def library_name(path: str) -> str:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(PACKAGES, 2)), ids="-".join)
 def test_import_order_is_free_and_one_copy_is_mapped(order: tuple[str, str]) -> None:
-    result = run_python("\n".join(f"import {p}" for p in order) + MAPPED)
+    result = run_python("\n".join(f"import {p}, lib{p}; lib{p}.load_library()" for p in order) + MAPPED)
     assert result.returncode == 0, result.stderr
     names = [library_name(path) for path in result.stdout.split()]
-    assert names == sorted(f"lib{p}" for p in repository.with_upstreams(order))
+    assert len(set(names)) == len(names)
+    assert {f"lib{p}" for p in order} <= set(names)
+    assert set(names) <= {f"lib{p}" for p in repository.with_upstreams(order)}
 
 
 def test_all_packages_map_one_copy_of_each_library() -> None:
-    result = run_python("\n".join(f"import {p}" for p in reversed(PACKAGES)) + MAPPED)
+    result = run_python("\n".join(f"import {p}, lib{p}; lib{p}.load_library()" for p in reversed(PACKAGES)) + MAPPED)
     assert result.returncode == 0, result.stderr
     paths = result.stdout.split()
     assert [library_name(p) for p in paths] == sorted(f"lib{p}" for p in PACKAGES)
@@ -62,7 +67,7 @@ def test_importing_the_native_half_loads_nothing() -> None:
     assert result.stdout.split() == []
 
 
-@pytest.mark.parametrize("package", WITH_UPSTREAMS)
+@pytest.mark.parametrize("package", LINKED)
 def test_upstreams_may_lie_in_another_folder_of_the_path(package: str, tmp_path: Path) -> None:
     # The library's RUNPATH does not reach them there: load_library() has to load them first.
     shutil.copytree(SITE / f"lib{package}", tmp_path / f"lib{package}")
@@ -95,39 +100,40 @@ def doctored_upstream(folder: Path, upstream: str, abi: tuple[int, int]) -> None
         module.write(f"\n\ndef abi_version():\n    return {abi}\n")
 
 
-@pytest.mark.parametrize("package", WITH_UPSTREAMS)
+@pytest.mark.parametrize(("package", "upstream"), LINKS)
 @pytest.mark.parametrize("change", ["newer major", "older major"])
-def test_another_abi_major_is_an_error_that_says_what_to_upgrade(package: str, change: str, tmp_path: Path) -> None:
-    upstream = repository.direct_upstreams(package)[0]
-    result = run_python(f"import lib{upstream}; print(*lib{upstream}.ABI)")
-    major, minor = (int(x) for x in result.stdout.split())
+def test_another_abi_major_is_an_error_that_says_what_to_upgrade(
+    package: str, upstream: str, change: str, tmp_path: Path
+) -> None:
+    major, minor, _ = importlib.import_module(f"lib{package}").BUILT_AGAINST[upstream]
     doctored = (major + 1, 0) if change == "newer major" else (major - 1, 99)
     doctored_upstream(tmp_path, upstream, doctored)
     code = (
         f"import lib{package}\n"
         "try:\n"
         f"    import {package}\n"
-        f"except lib{package}.ABIMismatchError as error:\n"
-        "    assert isinstance(error, ImportError)\n"
-        "    print(error)\n"
+        "except ImportError as error:\n"
+        "    print(type(error).__name__, error)\n"
     )
     result = run_python(code, env={"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 0, result.stderr
-    culprit = package if change == "newer major" else upstream
+    # Another upstream that is loaded before may have noticed first; then it is the one to be named.
+    culprits = {package, *repository.with_upstreams([package])} if change == "newer major" else {upstream}
+    assert result.stdout.startswith("ABIMismatchError [")
     assert f"expected {upstream} with ABI {major}.{minor}" in result.stdout
     assert f"got {doctored[0]}.{doctored[1]} ({tmp_path / f'lib{upstream}'})" in result.stdout
-    assert f"upgrade {culprit}: pip install --upgrade" in result.stdout
+    assert any(f"upgrade {culprit}: pip install --upgrade" in result.stdout for culprit in culprits)
 
 
-@pytest.mark.parametrize("package", WITH_UPSTREAMS)
-def test_a_later_minor_is_accepted_exactly_where_the_stable_abi_is_enough(package: str, tmp_path: Path) -> None:
-    built = run_python(f"import lib{package}; print(lib{package}.BUILT_AGAINST)")
-    for upstream, (major, minor, exact) in eval(built.stdout).items():  # our own literal, printed one line above
-        folder = tmp_path / upstream
-        doctored_upstream(folder, upstream, (major, minor + 1))
-        result = run_python(f"import lib{package}; lib{package}.load_library()", env={"PYTHONPATH": str(folder)})
-        assert (result.returncode != 0) == exact, result.stderr
-        assert ("ABIMismatchError" in result.stderr) == exact
+@pytest.mark.parametrize(("package", "upstream"), LINKS)
+def test_a_later_minor_is_accepted_exactly_where_the_stable_abi_is_enough(
+    package: str, upstream: str, tmp_path: Path
+) -> None:
+    major, minor, exact = importlib.import_module(f"lib{package}").BUILT_AGAINST[upstream]
+    doctored_upstream(tmp_path, upstream, (major, minor + 1))
+    result = run_python(f"import lib{package}; lib{package}.load_library()", env={"PYTHONPATH": str(tmp_path)})
+    assert (result.returncode != 0) == exact, result.stderr
+    assert ("ABIMismatchError" in result.stderr) == exact
 
 
 @pytest.mark.parametrize("package", PACKAGES)

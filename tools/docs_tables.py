@@ -1,6 +1,6 @@
 """Writes the tables of measured figures in the documentation from the JSON that the benchmarks keep.
 
-In a Markdown file, what stands between these two lines is generated:
+In a Markdown file, what stands between these two lines is generated (indented, as here, they are only shown):
 
     <!-- table:packages/blublas/benchmarks/results/<machine>/gemm.json -->
     <!-- /table -->
@@ -26,8 +26,10 @@ from typing import Any
 import repository
 
 MARKED = re.compile(
-    r"(?P<begin><!-- table:(?P<name>\S+)(?: work=(?P<work>\S+))? -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL
+    r"(?P<begin>^<!-- table:(?P<name>\S+)(?: work=(?P<work>\S+))? -->\n)(?P<body>.*?)(?P<end>^<!-- /table -->)",
+    re.DOTALL | re.MULTILINE,
 )
+OPENED = re.compile(r"^<!-- table:", re.MULTILINE)
 REQUIRED = ("work", "ours", "better", "machine", "commit", "date", "command")
 
 
@@ -115,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     for document in documents(options.root):
         text = document.read_text(encoding="utf-8")
         name = document.relative_to(options.root)
-        if text.count("<!-- table:") != len(MARKED.findall(text)):
+        if len(OPENED.findall(text)) != len(MARKED.findall(text)):
             print(f"{name}: a table marker is not closed by <!-- /table -->")
             stale.append(name)
             continue
