@@ -216,14 +216,18 @@ def has_native_tests(package: str) -> bool:
 
 
 def run_native_tests(session: nox.Session, package: str) -> None:
-    """Build the native tests in the build tree of the wheel, whose objects they share, and run them."""
-    if not has_native_tests(package):
-        return
+    """Build the native tests in the build tree of the wheel, whose objects they share, and run them.
+
+    The objects of kernels are looked at as well: none may leak its instruction set to the rest of the library.
+    """
     tree = BUILD / "wheel" / package
     _prepared_build_env(session)
     install_in_build_env(session, repository.with_upstreams(repository.direct_upstreams(package)))
     if not (tree / "CMakeCache.txt").is_file():
         build_wheel(session, package)
+    session.run("python", "tools/isa_leaks.py", str(tree))
+    if not has_native_tests(package):
+        return
     build_env_run(session, "cmake", "-S", str(ROOT / "packages" / package), "-B", str(tree), "-DBLU_BUILD_TESTS=ON")
     build_env_run(session, "cmake", "--build", str(tree))
     run_ctest(session, tree, f"tests({package}).native")

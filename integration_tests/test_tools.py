@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import docs_tables
 import include_directions
+import isa_leaks
 import pytest
 import repository
 import sum_reports
@@ -106,7 +110,7 @@ def test_a_layer_reaches_only_itself_and_earlier_ones(source: str, target: str, 
 
 
 @pytest.fixture
-def two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A root with package ``blub``, and ``blua`` that knows nothing of it."""
     for name, needs in (("blua", "[]"), ("blub", '["blua~=0.1.0"]')):
         for folder in ("native/low", f"include/{name}", f"src/{name}"):
@@ -129,7 +133,7 @@ def two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("blub", "#include <vector>", None),
         ("blub", '#include "blub/blub.h"', None),
         ("blua", "#include <blub/blub.h>", "no dependency of blua"),
-        ("blub", "#include <blua/inner.h>", "only <blua/blua.h> is public"),
+        ("blub", "#include <blua/inner.h>", "only what lies under include/ is public"),
         ("blub", '#include "../../../blua/native/x.h"', "lies outside of its package"),
         ("blub", '#include "nowhere.h"', "not in this package"),
         ("blub", "#include <Python.h>", "Python.h"),
@@ -165,6 +169,42 @@ def test_python_imports_between_packages(two_packages: Path, package: str, line:
     found = list(include_directions.python_violations(package))
     assert len(found) == (problem is not None)
     assert all(problem in text for text in found)
+
+
+# ---- instruction sets ------------------------------------------------------------------------------------------
+
+KERNEL = """inline float twice(float x) { return 2 * x; }
+float four(float x);
+float four(float x) { return twice(x) * 2; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "flag", "leaking"),
+    [
+        (KERNEL, "-mavx2", ["_Z5twicef"]),
+        (KERNEL, "-O0", []),
+        (f"namespace avx2 {{\n{KERNEL}}}\n", "-mavx2", []),
+        (KERNEL.replace("inline", "static"), "-mavx512f", []),
+    ],
+    ids=["inline function", "baseline", "in its namespace", "internal"],
+)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86-64")
+def test_weak_symbols_of_kernels_are_found(tmp_path: Path, source: str, flag: str, leaking: list[str]) -> None:
+    (tmp_path / "kernel.cpp").write_text(source, encoding="utf-8")
+    command = ["g++", flag, "-o", "kernel.o", "-c", "kernel.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    entry = {"directory": str(tmp_path), "command": " ".join(command), "file": "kernel.cpp"}
+    (tmp_path / "compile_commands.json").write_text(json.dumps([entry]), encoding="utf-8")
+    objects = list(isa_leaks.kernel_objects(tmp_path))
+    found = [
+        name
+        for path in objects
+        for name in isa_leaks.leaks(subprocess.run(["nm", path], check=True, capture_output=True, text=True).stdout)
+    ]
+    assert len(objects) == (flag != "-O0")
+    assert found == leaking
+    assert isa_leaks.main([str(tmp_path)]) == bool(leaking)
 
 
 # ---- wheels ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Checks that nothing is used against the direction of the architecture.
 
 - Between packages: C++ includes and Python imports reach only packages that pyproject.toml names as dependencies, and
-  of those C++ sees only the public header, Python only what has no leading underscore.
+  of those C++ sees only what lies under include/, Python only what has no leading underscore.
 - Inside a package: folders under native/ include only their own and earlier layers (include_directions.toml).
 - Nowhere: Python.h, or the inclusion of a .cpp or .cu file.
 
@@ -79,8 +79,9 @@ def _native_problem(
     if owner in repository.packages():
         if owner not in allowed:
             return f"includes {included}, but {owner} is no dependency of {rules.package} in pyproject.toml"
-        if owner != rules.package and included != f"{owner}/{owner}.h":
-            return f"includes {included}; of another package only <{owner}/{owner}.h> is public"
+        public = repository.ROOT / "packages" / owner / "include" / included
+        if owner != rules.package and not public.is_file():
+            return f"includes {included}; of another package only what lies under include/ is public"
         return None
     if quote == "<":
         return None
