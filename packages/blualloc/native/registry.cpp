@@ -40,7 +40,8 @@ void unlock_everything();
 Registry& registry() {
   static Registry* const instance = [] {
     auto* const made = new Registry();
-    made->entries.emplace(DeviceKey{BLUALLOC_DEVICE_CPU, 0}, Entry{Device(*blualloc_host_device(), "host"), {}, {}, {}});
+    made->entries.emplace(DeviceKey{BLUALLOC_DEVICE_CPU, 0},
+                          Entry{Device(*blualloc_host_device(), "host"), {}, {}, {}});
     // A child of fork must not find a mutex that a thread it does not have was holding.
     pthread_atfork(lock_everything, unlock_everything, unlock_everything);
     return made;

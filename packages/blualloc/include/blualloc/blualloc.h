@@ -65,8 +65,8 @@ BLUALLOC_API const char* blualloc_last_error(void);
 typedef struct blualloc_device_ops {
   uint32_t struct_size;
   uint32_t reserved;
-  const char* name; /* "host", "cuda:0"; copied at registration */
-  void* ctx;        /* first argument of every callback */
+  const char* name;       /* "host", "cuda:0"; copied at registration */
+  void* ctx;              /* first argument of every callback */
   uint64_t granularity;   /* power of two >= min_alignment, unit of map and unmap */
   uint64_t min_alignment; /* power of two >= 64: every block starts at a multiple of it */
   int32_t (*reserve)(void* ctx, uint64_t bytes, void** address);
@@ -133,8 +133,7 @@ BLUALLOC_API int32_t blualloc_pool_destroy(blualloc_pool* pool, int32_t force);
  * tried once more. It depends on the sequence of calls alone.
  *
  * BLUALLOC_OUT_OF_MEMORY: nothing changed but the cache (given back); see blualloc_last_oom. */
-BLUALLOC_API int32_t blualloc_allocate(blualloc_pool* pool, uint64_t bytes, void* stream, const char* tag,
-                                       void** out);
+BLUALLOC_API int32_t blualloc_allocate(blualloc_pool* pool, uint64_t bytes, void* stream, const char* tag, void** out);
 /* Frees in stream order: work put on `stream` so far may still use the memory; it can be reused at once on `stream`,
  * and elsewhere only behind an event. When the block was allocated for another stream, that one counts as a recorded
  * use. NULL is allowed. An address that is not a live block of the pool (a double free,
@@ -171,7 +170,7 @@ typedef struct blualloc_stats {
   uint64_t num_frees;
   uint64_t num_splits;
   uint64_t num_merges;
-  uint64_t num_maps;          /* calls of the device's map */
+  uint64_t num_maps; /* calls of the device's map */
   uint64_t num_unmaps;
   uint64_t num_event_waits;   /* waits put on streams */
   uint64_t num_out_of_memory; /* failed allocations */
@@ -233,10 +232,10 @@ typedef struct blualloc_step_report {
   uint64_t candidates[BLUALLOC_NUM_ALIGNMENTS];
   uint64_t wasted[BLUALLOC_NUM_ALIGNMENTS];         /* bytes that candidate would have lost in all allocations so far */
   uint64_t distinct_sizes[BLUALLOC_NUM_ALIGNMENTS]; /* different block sizes it would have left */
-  uint64_t requested_total; /* bytes asked for so far */
-  uint64_t returned_bytes;  /* given back to the device by this call */
-  uint64_t peak_live_bytes; /* of the step that ended */
-  uint64_t reserved_bytes;  /* after the call */
+  uint64_t requested_total;                         /* bytes asked for so far */
+  uint64_t returned_bytes;                          /* given back to the device by this call */
+  uint64_t peak_live_bytes;                         /* of the step that ended */
+  uint64_t reserved_bytes;                          /* after the call */
 } blualloc_step_report;
 
 /* Tells the pool that a training step ended. Every step: reports the step's own peak of live bytes (the peaks of
@@ -263,7 +262,7 @@ typedef struct blualloc_oom_info {
   uint64_t live_bytes;
   uint64_t cached_bytes; /* before the cache was given back in the last attempt */
   uint64_t reserved_bytes;
-  uint64_t limit_bytes; /* 0: none */
+  uint64_t limit_bytes;                          /* 0: none */
   blualloc_holder holders[BLUALLOC_MAX_HOLDERS]; /* largest first */
   char pool_name[64];
 } blualloc_oom_info;

@@ -17,8 +17,7 @@ Device::Device(const blualloc_device_ops& ops, const char* operation) : ops_(rea
   const int given = (ops_.record_event != nullptr) + (ops_.wait_event != nullptr) + (ops_.query_event != nullptr) +
                     (ops_.synchronize_event != nullptr) + (ops_.destroy_event != nullptr);
   if (given != 0 && given != 5) {
-    invalid(prefix + "expected all five event callbacks of device " + name_ + " or none, got " +
-            std::to_string(given));
+    invalid(prefix + "expected all five event callbacks of device " + name_ + " or none, got " + std::to_string(given));
   }
   if (ops_.min_alignment < 64 || !is_power_of_two(ops_.min_alignment)) {
     invalid(prefix + "expected min_alignment to be a power of two of at least 64, got " +
@@ -32,8 +31,8 @@ Device::Device(const blualloc_device_ops& ops, const char* operation) : ops_(rea
 
 void Device::check(int32_t status, const char* call) const {
   if (status != BLUALLOC_OK) {
-    throw Error(BLUALLOC_RUNTIME_FAILURE, "[blualloc] device " + name_ + ": " + call + " failed with status " +
-                                              std::to_string(status));
+    throw Error(BLUALLOC_RUNTIME_FAILURE,
+                "[blualloc] device " + name_ + ": " + call + " failed with status " + std::to_string(status));
   }
 }
 

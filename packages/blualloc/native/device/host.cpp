@@ -11,8 +11,8 @@ namespace blualloc {
 namespace {
 
 constexpr uint64_t kGranularity = 64 * 1024;
-constexpr uint64_t kMinAlignment = 64;            // a cache line, and one AVX-512 register
-constexpr uint64_t kBaseAlignment = 2ull << 20;   // so that the kernel can use 2 MiB pages
+constexpr uint64_t kMinAlignment = 64;           // a cache line, and one AVX-512 register
+constexpr uint64_t kBaseAlignment = 2ull << 20;  // so that the kernel can use 2 MiB pages
 constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 int32_t host_reserve(void*, uint64_t bytes, void** address) {
@@ -25,8 +25,8 @@ int32_t host_reserve(void*, uint64_t bytes, void** address) {
     return BLUALLOC_OUT_OF_MEMORY;
   }
   char* const start = static_cast<char*>(raw);
-  char* const base = start + (round_up(reinterpret_cast<uintptr_t>(raw), kBaseAlignment) -
-                              reinterpret_cast<uintptr_t>(raw));
+  char* const base =
+      start + (round_up(reinterpret_cast<uintptr_t>(raw), kBaseAlignment) - reinterpret_cast<uintptr_t>(raw));
   if (base != start) {
     munmap(start, static_cast<uint64_t>(base - start));
   }

@@ -21,7 +21,8 @@ class Problem {
   double start(uint64_t i) const { return order_.start(buffers_[i]); }
   double end(uint64_t i) const { return order_.end(buffers_[i]); }
   bool conflict(uint64_t i, uint64_t j) const {
-    return rows_.empty() ? order_.conflict(buffers_[i], buffers_[j]) : (rows_[i * words_ + j / 64] >> (j % 64) & 1) != 0;
+    return rows_.empty() ? order_.conflict(buffers_[i], buffers_[j])
+                         : (rows_[i * words_ + j / 64] >> (j % 64) & 1) != 0;
   }
   // Lower bounds for any plan: in bytes as asked for, and in units.
   uint64_t peak_bytes() const { return peak_bytes_; }

@@ -22,8 +22,9 @@ struct Owner {
 
   bool operator==(const Owner& other) const { return none == other.none && (none || stream == other.stream); }
   bool operator<(const Owner& other) const {
-    return none != other.none ? none : !none && reinterpret_cast<uintptr_t>(stream) <
-                                                    reinterpret_cast<uintptr_t>(other.stream);
+    return none != other.none
+               ? none
+               : !none && reinterpret_cast<uintptr_t>(stream) < reinterpret_cast<uintptr_t>(other.stream);
   }
 };
 

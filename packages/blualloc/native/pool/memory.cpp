@@ -15,13 +15,14 @@ using blualloc::State;
 namespace {
 
 constexpr uint64_t kMaxGrowthBytes = 32ull << 20;
-constexpr uint64_t kGrowthShare = 16;  // map at least this part of what is mapped already: the cost of mapping amortises
+constexpr uint64_t kGrowthShare =
+    16;  // map at least this part of what is mapped already: the cost of mapping amortises
 constexpr uint64_t kShuffleSlack = 256;  // units of the alignment
 
 // A free neighbour that a block for `owner` may extend over.
 uint64_t usable_bytes(const Block* neighbour, const Owner& owner) {
-  const bool usable = neighbour != nullptr && neighbour->state == State::free &&
-                      (neighbour->owner.none || neighbour->owner == owner);
+  const bool usable =
+      neighbour != nullptr && neighbour->state == State::free && (neighbour->owner.none || neighbour->owner == owner);
   return usable ? neighbour->bytes : 0;
 }
 
@@ -40,7 +41,8 @@ Block* blualloc_pool::grow(uint64_t bytes, const Owner& owner, EventCollector& e
   }
   Block* hole = best_hole(bytes, owner);
   if (hole == nullptr) {
-    const bool allowed = limit_bytes_ == 0 || (reserved_bytes_ < limit_bytes_ && bytes <= limit_bytes_ - reserved_bytes_);
+    const bool allowed =
+        limit_bytes_ == 0 || (reserved_bytes_ < limit_bytes_ && bytes <= limit_bytes_ - reserved_bytes_);
     if (!allowed || !add_segment(bytes)) {
       return nullptr;
     }
@@ -76,7 +78,8 @@ Block* blualloc_pool::map_into(Block* hole, uint64_t bytes, const Owner& owner, 
   const uint64_t needed = std::min(blualloc::round_up(missing, unit), hole->bytes);
   uint64_t mapped = std::min(growth(needed), hole->bytes);
   if (limit_bytes_ != 0) {
-    const uint64_t room = limit_bytes_ > reserved_bytes_ ? blualloc::round_down(limit_bytes_ - reserved_bytes_, unit) : 0;
+    const uint64_t room =
+        limit_bytes_ > reserved_bytes_ ? blualloc::round_down(limit_bytes_ - reserved_bytes_, unit) : 0;
     if (needed > room) {
       return nullptr;
     }
@@ -197,6 +200,7 @@ void blualloc_pool::give_all_to(const Owner& owner) {
       while (block->next != nullptr && block->next->state == State::free) {
         block->next->owner = owner;
         absorb_next(block);
+        ++num_merges_;
       }
       insert_free(block);
     }
@@ -300,10 +304,9 @@ void blualloc_pool::set_limit(uint64_t bytes) {
 void blualloc_pool::close(bool force) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!live_.empty() && !force) {
-    const Block* const oldest =
-        std::min_element(live_.begin(), live_.end(), [](const auto& a, const auto& b) {
-          return a.second->sequence < b.second->sequence;
-        })->second;
+    const Block* const oldest = std::min_element(live_.begin(), live_.end(), [](const auto& a, const auto& b) {
+                                  return a.second->sequence < b.second->sequence;
+                                })->second;
     blualloc::invalid("[pool_destroy] expected no live blocks in pool " + name_ + ", got " +
                       std::to_string(live_.size()) + ", the oldest of " + std::to_string(oldest->requested) +
                       " bytes tagged '" + oldest->tag + "'; free them, or destroy with force");

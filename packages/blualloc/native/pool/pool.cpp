@@ -71,9 +71,7 @@ blualloc_pool::blualloc_pool(const blualloc_pool_options& options, blualloc::Dev
   free_.try_emplace(Owner{}, blualloc::SmallerBlock(), &nodes_);
 }
 
-Owner blualloc_pool::owner_of(void* stream) const {
-  return device_.is_asynchronous() ? Owner{stream, false} : Owner{};
-}
+Owner blualloc_pool::owner_of(void* stream) const { return device_.is_asynchronous() ? Owner{stream, false} : Owner{}; }
 
 // ---- allocate ---------------------------------------------------------------------------------------------------
 
@@ -178,11 +176,13 @@ Block* blualloc_pool::take(Block* block, uint64_t bytes, void* stream) {
     if (skipped != 0) {
       Block* const front = block;
       block = split(front, skipped);
+      ++num_splits_;
       insert_free(front);
     }
   }
   if (block->bytes - bytes >= alignment_) {
     insert_free(split(block, bytes));
+    ++num_splits_;
   }
   block->pending.clear();
   block->state = State::live;
@@ -208,7 +208,6 @@ Block* blualloc_pool::split(Block* block, uint64_t bytes) {
   }
   block->next = rest;
   block->bytes = bytes;
-  ++num_splits_;
   return rest;
 }
 
@@ -252,12 +251,14 @@ Block* blualloc_pool::merge_neighbours(Block* block) {
   if (previous != nullptr && previous->state == State::free && may_merge(previous->owner, block->owner)) {
     remove_free(previous);
     absorb_next(previous);
+    ++num_merges_;
     block = previous;
   }
   Block* const next = block->next;
   if (next != nullptr && next->state == State::free && may_merge(block->owner, next->owner)) {
     remove_free(next);
     absorb_next(block);
+    ++num_merges_;
   }
   return block;
 }
@@ -274,7 +275,6 @@ void blualloc_pool::absorb_next(Block* block) {
     next->next->previous = block;
   }
   recycle(next);
-  ++num_merges_;
 }
 
 void blualloc_pool::record_use(void* address, void* stream) {

@@ -113,7 +113,7 @@ struct blualloc_pool {
   std::pmr::unordered_map<void*, Block*> live_{&nodes_};
   std::pmr::unordered_map<uint64_t, uint64_t> size_counts_{&nodes_};
   std::pmr::unordered_map<std::string_view, const char*> tags_{&nodes_};  // views of the kept copies
-  Block probe_;                                                            // the size that is looked for
+  Block probe_;                                                           // the size that is looked for
 
   uint64_t live_bytes_ = 0;
   uint64_t peak_live_bytes_ = 0;

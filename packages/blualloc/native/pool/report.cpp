@@ -165,8 +165,7 @@ uint64_t blualloc_pool::judge_alignments(blualloc_step_report& report) const {
     report.wasted[i] = wasted;
     report.distinct_sizes[i] = sizes.size();
     const bool affordable = wasted - report.wasted[0] <= requested_total_ / kWasteShare;
-    if (affordable && candidate <= device_.granularity() &&
-        report.distinct_sizes[i] < report.distinct_sizes[best]) {
+    if (affordable && candidate <= device_.granularity() && report.distinct_sizes[i] < report.distinct_sizes[best]) {
       best = i;
     }
   }
