@@ -5,12 +5,21 @@
 // struct of function pointers; add it here as a member.
 #pragma once
 
+#include "ops/copy/copy_kernels.h"
+#include "ops/elementwise/elementwise_kernels.h"
+#include "ops/random/random_kernels.h"
+#include "ops/reduce/reduce_kernels.h"
+
 namespace blutensor {
 
 enum class Isa : int { reference = 0, avx2 = 1, avx512 = 2 };
 
 struct KernelTable {
   Isa isa = Isa::reference;
+  CopyKernels copy;
+  ElementwiseKernels elementwise;
+  ReduceKernels reduce;
+  RandomKernels random;
 };
 
 // The active table: the best that CPU and build support, unless set_isa() chose another.

@@ -1,0 +1,7 @@
+#include "ops/elementwise/elementwise_simd.h"
+
+namespace blutensor {
+
+void use_avx2(ElementwiseKernels& kernels) { use_float32(kernels); }
+
+}  // namespace blutensor
