@@ -44,7 +44,7 @@ void execute_mlp(const Launch& launch, Execution& run) {
 }
 
 Tensors mlp_gradient(GradContext& ctx) {
-  static const OpRef input_grad{"linear_input_grad"}, gelu{"gelu"}, gelu_gradient{"gelu_backward"}, add{"add"};
+  static const OpRef input_grad{"linear_input_grad"}, gelu{"gelu"}, add{"add"};
   const Attr approximate = ctx.attrs()[0];
   const Tensor grad = ctx.grad_output(0), extra = ctx.grad_output(1);
   Tensors grads(6);
