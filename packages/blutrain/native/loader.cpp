@@ -29,12 +29,14 @@ uint64_t epoch_key(uint64_t seed, int64_t epoch, uint64_t purpose) {
 
 Loader::Loader(const std::vector<std::string>& paths, const blutrain_loader_options& options) : options_(options) {
   require(!paths.empty(), "expected at least 1 shard, got none");
-  require(options.batch >= 1 && options.batch < kMaxExtent, "expected batch >= 1, got " + std::to_string(options.batch));
+  require(options.batch >= 1 && options.batch < kMaxExtent,
+          "expected batch >= 1, got " + std::to_string(options.batch));
   require(options.context >= 1 && options.context < kMaxExtent,
           "expected context >= 1, got " + std::to_string(options.context));
-  require(options.world >= 1 && options.world < kMaxExtent, "expected world >= 1, got " + std::to_string(options.world));
-  require(options.rank >= 0 && options.rank < options.world, "expected 0 <= rank < " + std::to_string(options.world) +
-                                                                 ", got " + std::to_string(options.rank));
+  require(options.world >= 1 && options.world < kMaxExtent,
+          "expected world >= 1, got " + std::to_string(options.world));
+  require(options.rank >= 0 && options.rank < options.world,
+          "expected 0 <= rank < " + std::to_string(options.world) + ", got " + std::to_string(options.rank));
   require(options.vocabulary >= 1, "expected vocabulary >= 1, got " + std::to_string(options.vocabulary));
   require(options.shuffle == 0 || options.one_pass == 0, "expected shuffle or one_pass, got both");
   shards_.reserve(paths.size());
@@ -92,7 +94,8 @@ void Loader::copy_tokens(int64_t begin, int64_t count, int32_t* values) const {
       throw Error(BLUTRAIN_INDEX_OUT_OF_RANGE,
                   "[loader] " + shards_[shard].path() + ": expected tokens below the vocabulary of " +
                       std::to_string(options_.vocabulary) + ", got " + std::to_string(largest) + " at position " +
-                      std::to_string(at) + "; it was prepared with another tokenizer: prepare it again or set model.vocab_size");
+                      std::to_string(at) +
+                      "; it was prepared with another tokenizer: prepare it again or set model.vocab_size");
     }
     values += length;
     begin += length;
@@ -147,20 +150,16 @@ blutrain_loader_info Loader::info() const {
 }
 
 void Loader::get_state(int64_t* state) const {
-  const int64_t values[BLUTRAIN_LOADER_STATE_SIZE] = {kStateLayout,
-                                                      cursor_.epoch,
-                                                      cursor_.position,
-                                                      num_tokens_,
-                                                      options_.context,
-                                                      static_cast<int64_t>(options_.seed),
-                                                      options_.shuffle,
-                                                      options_.one_pass};
+  const int64_t values[BLUTRAIN_LOADER_STATE_SIZE] = {kStateLayout,     cursor_.epoch,
+                                                      cursor_.position, num_tokens_,
+                                                      options_.context, static_cast<int64_t>(options_.seed),
+                                                      options_.shuffle, options_.one_pass};
   std::copy(std::begin(values), std::end(values), state);
 }
 
 void Loader::set_state(const int64_t* state) {
-  static constexpr const char* names[] = {"layout", "epoch", "position", "number of tokens",
-                                          "context", "seed", "shuffle",  "one_pass"};
+  static constexpr const char* names[] = {"layout",  "epoch", "position", "number of tokens",
+                                          "context", "seed",  "shuffle",  "one_pass"};
   int64_t own[BLUTRAIN_LOADER_STATE_SIZE];
   get_state(own);
   for (int i = 0; i < BLUTRAIN_LOADER_STATE_SIZE; ++i) {

@@ -46,7 +46,7 @@ class File {
 
 /// Reads and checks the header; returns the number of tokens.
 int64_t check_header(const File& file, const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.descriptor(), &status) != 0) fail_io(path, "inspect");
   if (!S_ISREG(status.st_mode)) fail_format(path, "expected a file");
   const int64_t bytes = status.st_size;
@@ -66,7 +66,8 @@ int64_t check_header(const File& file, const std::string& path) {
                           std::to_string(header[1]) + "; prepare it again");
   }
   const int64_t num_tokens = header[2];
-  if (num_tokens <= 0) fail_format(path, "expected at least 1 token, got " + std::to_string(num_tokens) + "; remove it");
+  if (num_tokens <= 0)
+    fail_format(path, "expected at least 1 token, got " + std::to_string(num_tokens) + "; remove it");
   const int64_t expected = kHeaderBytes + num_tokens * kTokenBytes;
   if (bytes != expected) {
     fail_format(path, "expected " + std::to_string(expected) + " bytes for " + std::to_string(num_tokens) +

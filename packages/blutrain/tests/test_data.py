@@ -71,9 +71,7 @@ def test_prepare_is_lossless_and_deterministic(tmp_path: Path) -> None:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert len(first.paths("train")) > 1
     stream = {split: np.concatenate([read_shard(path) for path in first.paths(split)]) for split in ("train", "val")}
-    documents = {
-        split: bytes(tokens.astype(np.uint8)).split(b"\0")[1:] for split, tokens in stream.items()
-    }
+    documents = {split: bytes(tokens.astype(np.uint8)).split(b"\0")[1:] for split, tokens in stream.items()}
     assert len(documents["val"]) == 3  # every 20th of 60
     assert sorted(documents["train"] + documents["val"]) == sorted(text.encode() for text in texts.values())
     assert second.tokens == {split: len(tokens) for split, tokens in stream.items()}

@@ -39,18 +39,19 @@ enum {
 #define BLUTRAIN_SHARD_HEADER_BYTES 1024
 #define BLUTRAIN_IGNORED_TARGET (-100)
 
-BLUTRAIN_API uint32_t blutrain_abi_version(void);  /* major << 16 | minor */
-BLUTRAIN_API const char *blutrain_last_error(void); /* of this thread's last failed call; never NULL */
+BLUTRAIN_API uint32_t blutrain_abi_version(void);   /* major << 16 | minor */
+BLUTRAIN_API const char* blutrain_last_error(void); /* of this thread's last failed call; never NULL */
 
 /* Checks one shard's header against its size and returns its number of tokens. Reads no token. */
-BLUTRAIN_API int32_t blutrain_shard_num_tokens(const char *path, int64_t *out_num_tokens);
+BLUTRAIN_API int32_t blutrain_shard_num_tokens(const char* path, int64_t* out_num_tokens);
 
 typedef struct blutrain_loader blutrain_loader; /* opaque */
 
 typedef struct blutrain_loader_options {
   uint32_t struct_size;
-  uint32_t shuffle;  /* 1: every epoch visits its windows in an order drawn from (seed, epoch) */
-  uint32_t one_pass; /* 1: evaluation. In order, every target once; rows past the end hold token 0 and ignored targets */
+  uint32_t shuffle; /* 1: every epoch visits its windows in an order drawn from (seed, epoch) */
+  /* 1: evaluation. In order, every target once; rows past the end hold token 0 and ignored targets. */
+  uint32_t one_pass;
   uint32_t reserved; /* 0 */
   int64_t batch;     /* B, rows that one call fills */
   int64_t context;   /* T */
@@ -76,24 +77,24 @@ typedef struct blutrain_loader_info {
 #define BLUTRAIN_LOADER_STATE_SIZE 8
 
 /* Maps every shard. The paths' order is the stream's order. */
-BLUTRAIN_API int32_t blutrain_loader_create(const char *const *paths, int64_t num_paths,
-                                            const blutrain_loader_options *options, blutrain_loader **out);
-BLUTRAIN_API void blutrain_loader_destroy(blutrain_loader *loader);
+BLUTRAIN_API int32_t blutrain_loader_create(const char* const* paths, int64_t num_paths,
+                                            const blutrain_loader_options* options, blutrain_loader** out);
+BLUTRAIN_API void blutrain_loader_destroy(blutrain_loader* loader);
 
 /* Fills slots[0] = tokens int32 [B, T] and slots[1] = targets int32 [B, T] (the tokens that follow) with this rank's rows and
  * moves on by B * world windows. Row b is window position + rank * B + b of the epoch, so a global batch holds the same
  * windows whatever its split into micro-batches and ranks. A window may cross shards; after the last window of an epoch the
  * next one begins, within a batch too. On failure nothing moves. Not for concurrent use of one loader.
  * `loader` is void* so that the function can be handed to native callers as `int32_t (*)(void*, void* const*, int32_t)`. */
-BLUTRAIN_API int32_t blutrain_loader_next(void *loader, void *const *slots, int32_t num_slots);
+BLUTRAIN_API int32_t blutrain_loader_next(void* loader, void* const* slots, int32_t num_slots);
 
 /* The message of this loader's last failed call, for callers on another thread; never NULL. */
-BLUTRAIN_API const char *blutrain_loader_error(const blutrain_loader *loader);
+BLUTRAIN_API const char* blutrain_loader_error(const blutrain_loader* loader);
 
-BLUTRAIN_API int32_t blutrain_loader_get_info(const blutrain_loader *loader, blutrain_loader_info *inout_info);
-BLUTRAIN_API int32_t blutrain_loader_get_state(const blutrain_loader *loader, int64_t *out_state, int64_t size);
+BLUTRAIN_API int32_t blutrain_loader_get_info(const blutrain_loader* loader, blutrain_loader_info* inout_info);
+BLUTRAIN_API int32_t blutrain_loader_get_state(const blutrain_loader* loader, int64_t* out_state, int64_t size);
 /* Refuses a state that belongs to another stream, context, seed or order. Batch, rank and world may differ. */
-BLUTRAIN_API int32_t blutrain_loader_set_state(blutrain_loader *loader, const int64_t *state, int64_t size);
+BLUTRAIN_API int32_t blutrain_loader_set_state(blutrain_loader* loader, const int64_t* state, int64_t size);
 
 #ifdef __cplusplus
 }

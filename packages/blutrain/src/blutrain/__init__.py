@@ -1,0 +1,73 @@
+"""Train GPT-class models from scratch: configuration, data, trainer, checkpoints and command line of BluTrain.
+
+Every command of ``blutrain`` is also a function here: ``info``, ``prepare``, ``train``, ``evaluate`` (``eval``),
+``generate``, ``plot`` and ``bench``. They are imported when first used, so that looking at data needs no tensor
+library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blutrain.benchmark import bench
+    from blutrain.checkpoint import CheckpointStore
+    from blutrain.config import Config
+    from blutrain.config_io import load_config
+    from blutrain.data import Loader, open_dataset, prepare
+    from blutrain.evaluation import evaluate
+    from blutrain.generation import generate
+    from blutrain.installation import info
+    from blutrain.launch import train
+    from blutrain.model import GPT
+    from blutrain.plotting import plot
+    from blutrain.presets import PRESETS
+    from blutrain.sampling import SamplingOptions
+    from blutrain.weights import load_model
+
+_HOMES = {
+    "CheckpointStore": "blutrain.checkpoint",
+    "Config": "blutrain.config",
+    "GPT": "blutrain.model",
+    "Loader": "blutrain.data",
+    "PRESETS": "blutrain.presets",
+    "SamplingOptions": "blutrain.sampling",
+    "bench": "blutrain.benchmark",
+    "evaluate": "blutrain.evaluation",
+    "generate": "blutrain.generation",
+    "info": "blutrain.installation",
+    "load_config": "blutrain.config_io",
+    "load_model": "blutrain.weights",
+    "open_dataset": "blutrain.data",
+    "plot": "blutrain.plotting",
+    "prepare": "blutrain.data",
+    "train": "blutrain.launch",
+}
+
+__all__ = [
+    "GPT",
+    "PRESETS",
+    "CheckpointStore",
+    "Config",
+    "Loader",
+    "SamplingOptions",
+    "bench",
+    "evaluate",
+    "generate",
+    "info",
+    "load_config",
+    "load_model",
+    "open_dataset",
+    "plot",
+    "prepare",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'blutrain' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,11 +1,10 @@
-"""The ctypes declarations of libblutrain; nothing else in the package speaks to it directly. See ``blutrain/blutrain.h``."""
+"""The ctypes declarations of libblutrain, as in ``blutrain/blutrain.h``; nothing else speaks to it directly."""
 
 from __future__ import annotations
 
 import ctypes
 
 import libblutrain
-
 from blutrain.errors import ShardError
 
 STATE_SIZE = 8
@@ -70,9 +69,7 @@ loader_next = _declare(
     "blutrain_loader_next", ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int32
 )
 loader_error = _declare("blutrain_loader_error", ctypes.c_char_p, ctypes.c_void_p)
-loader_get_info = _declare(
-    "blutrain_loader_get_info", ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(LoaderInfo)
-)
+loader_get_info = _declare("blutrain_loader_get_info", ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(LoaderInfo))
 loader_get_state = _declare(
     "blutrain_loader_get_state", ctypes.c_int32, ctypes.c_void_p, _int64_pointer, ctypes.c_int64
 )

@@ -1,8 +1,10 @@
 """The one configuration tree of a run: frozen dataclasses with a docstring per field.
 
-Reading and writing TOML and ``--set`` is in ``config_io``, what makes values impossible is in ``validation``, named starting points are in ``presets``.
+Reading and writing TOML and ``--set`` is in ``config_io``, what makes values impossible is in ``validation``, named
+starting points are in ``presets``.
 
-Legend of shapes and counts: B = micro-batch (sequences), T = context (tokens), L = layers, H = heads, C = channels, V = vocabulary.
+Legend of shapes and counts: B = micro-batch (sequences), T = context (tokens), L = layers, H = heads, C = channels, V
+= vocabulary.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class ModelConfig:
     vocab_size: int = 256
     """Number of real token ids, the tokenizer's."""
     pad_vocab_to: int = 64
-    """The embedding has ``vocab_size`` rounded up to a multiple of this many rows. Padded ids are never sampled. 1 pads nothing."""
+    """The embedding has ``vocab_size`` rounded up to a multiple of this many rows. Padded ids are never sampled. 1
+    pads nothing."""
     tied_head: bool = True
     """Whether the output projection shares the token embedding's weight."""
     dropout: float = 0.0
@@ -47,11 +50,12 @@ class DataConfig:
     """Where the tokens come from."""
 
     path: str = ""
-    """Folder written by ``blutrain prepare``, or one holding ``*train*.bin`` and ``*val*.bin`` shards in llm.c's format."""
+    """Folder written by ``blutrain prepare``, or one holding ``*train*.bin`` and ``*val*.bin`` shards in llm.c's
+    format."""
     tokenizer: str = "bytes"
     """Tokenizer that the shards were made with and that samples are decoded with."""
     shuffle: bool = True
-    """Whether every epoch visits the windows of T tokens in a new order drawn from ``train.seed``; false reads front to back."""
+    """Whether every epoch has a new order of its windows, drawn from ``train.seed``; false reads front to back."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class ScheduleConfig:
     """Learning rate of every step."""
 
     kind: str = "cosine"
-    """``cosine``, ``linear``, ``constant`` or ``trapezoidal`` (also called warmup-stable-decay); all start with a linear warm-up."""
+    """``cosine``, ``linear``, ``constant`` or ``trapezoidal`` (also called warmup-stable-decay); all start with a
+    linear warm-up."""
     learning_rate: float = 6e-4
     """Peak learning rate, reached at the end of the warm-up."""
     warmup_steps: int = 0
@@ -93,7 +98,8 @@ class TrainConfig:
     steps: int = 1000
     """Optimizer steps of the whole run."""
     global_batch_tokens: int = 2048
-    """Tokens of one optimizer step over all micro-batches and ranks; must be a multiple of ``micro_batch * model.context``."""
+    """Tokens of one optimizer step over all micro-batches and ranks; must be a multiple of ``micro_batch *
+    model.context``."""
     micro_batch: int = 16
     """B: sequences that one forward and backward pass holds at once."""
     seed: int = 1337

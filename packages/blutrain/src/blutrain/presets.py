@@ -1,6 +1,7 @@
 """Named configurations to start from: the sizes of GPT-2's family, and a nano model that trains in seconds on a laptop.
 
-Batch, learning rate and warm-up of the larger ones follow the GPT-3 paper (Brown et al. 2020, table 2.1), as llm.c and nanoGPT do.
+Batch, learning rate and warm-up of the larger ones follow the GPT-3 paper (Brown et al. 2020, table 2.1), as llm.c and
+nanoGPT do.
 """
 
 from __future__ import annotations

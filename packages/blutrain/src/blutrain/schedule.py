@@ -17,13 +17,14 @@ SCHEDULE_KINDS = ("cosine", "linear", "constant", "trapezoidal")
 def learning_rates(schedule: ScheduleConfig, steps: int) -> NDArray[np.float64]:
     """Learning rates of a whole run.
 
-    All kinds warm up linearly to the peak (step i gets ``(i + 1) / warmup_steps`` of it). Then, with x going from 0 at the
-    last step of the warm-up to 1 at the last step of the run, and f the final fraction:
+    All kinds warm up linearly to the peak (step i gets ``(i + 1) / warmup_steps`` of it). Then, with x going from 0 at
+    the last step of the warm-up to 1 at the last step of the run, and f the final fraction:
 
     - ``cosine``: ``f + (1 - f) * (1 + cos(pi x)) / 2`` (Loshchilov and Hutter 2017);
     - ``linear``: ``1 - (1 - f) x``;
     - ``constant``: 1;
-    - ``trapezoidal``: 1, then linear to f over the last ``decay_fraction`` of the run (Hu et al. 2024, Hagele et al. 2024).
+    - ``trapezoidal``: 1, then linear to f over the last ``decay_fraction`` of the run (Hu et al. 2024, Hagele et al.
+    2024).
 
     Args:
         schedule: kind, peak and fractions.

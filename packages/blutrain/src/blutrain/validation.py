@@ -1,4 +1,4 @@
-"""What makes a configuration impossible; the one place that judges values. All problems are collected before one error is raised."""
+"""What makes a configuration impossible: the one place that judges values, all of them before it raises."""
 
 from __future__ import annotations
 
@@ -141,10 +141,14 @@ def _nearest_divisor(channels: int, heads: int) -> int:
 def _against_data(config: Config, dataset: Dataset) -> list[Problem]:
     problems = []
     if dataset.tokenizer is not None and dataset.tokenizer != config.data.tokenizer:
-        message = f"expected {dataset.tokenizer!r}, which {dataset.path} was prepared with, got {config.data.tokenizer!r}"
+        message = (
+            f"expected {dataset.tokenizer!r}, which {dataset.path} was prepared with, got {config.data.tokenizer!r}"
+        )
         problems.append(Problem("data.tokenizer", message))
     if dataset.vocab_size is not None and dataset.vocab_size > config.model.vocab_size:
-        message = f"expected at least {dataset.vocab_size}, the vocabulary of {dataset.path}, got {config.model.vocab_size}"
+        message = (
+            f"expected at least {dataset.vocab_size}, the vocabulary of {dataset.path}, got {config.model.vocab_size}"
+        )
         problems.append(Problem("model.vocab_size", message))
     for split in ("train", "val"):
         if split == "val" and not config.train.eval_every:
@@ -155,7 +159,9 @@ def _against_data(config: Config, dataset: Dataset) -> list[Problem]:
             problems.append(Problem("data.path", str(error)))
             continue
         if split == "train" and tokens <= config.model.context:
-            message = f"expected at most {max(tokens - 1, 1)}: the train shards of {dataset.path} hold {tokens} tokens and"
+            message = (
+                f"expected at most {max(tokens - 1, 1)}: the train shards of {dataset.path} hold {tokens} tokens and"
+            )
             message += f" a window needs one more than its context; got {config.model.context}"
             problems.append(Problem("model.context", message))
         if split == "val" and tokens < 2:

@@ -16,12 +16,12 @@ namespace {
 
 int failures = 0;
 
-#define CHECK(condition)                                                      \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);    \
-      ++failures;                                                             \
-    }                                                                         \
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                          \
+    }                                                                      \
   } while (false)
 
 std::string write_shard(const std::filesystem::path& path, int first, int count, int claimed) {

@@ -52,7 +52,11 @@ class Dataset:
             DataError: there are none.
         """
         if not self.shards.get(split):
-            fix = "prepare it with --val-fraction above 0, or set train.eval_every=0" if split == "val" else "prepare text"
+            fix = (
+                "prepare it with --val-fraction above 0, or set train.eval_every=0"
+                if split == "val"
+                else "prepare text"
+            )
             raise DataError(f"[data] expected {split} shards in {self.path}, got none; {fix}")
         return self.shards[split]
 
@@ -96,7 +100,9 @@ def open_dataset(path: str | Path) -> Dataset:
     """
     folder = Path(path)
     if not str(path):
-        raise DataError("[data] expected a folder of shards in data.path, got ''; run 'blutrain prepare' and set data.path")
+        raise DataError(
+            "[data] expected a folder of shards in data.path, got ''; run 'blutrain prepare' and set data.path"
+        )
     if not folder.is_dir():
         raise DataError(f"[data] expected a folder of shards, got {folder}; make one with 'blutrain prepare'")
     if (folder / MANIFEST).exists():
@@ -120,7 +126,7 @@ def _from_manifest(folder: Path) -> Dataset:
     except (ValueError, KeyError, TypeError) as error:
         message = f"[data] expected a {FORMAT} manifest of version 1 in {path}, got {type(error).__name__}: {error}"
         raise DataError(message + "; prepare the data again") from error
-    shards: dict[str, tuple[Path, ...]] = {split: () for split in SPLITS}
+    shards: dict[str, tuple[Path, ...]] = dict.fromkeys(SPLITS, ())
     tokens = dict.fromkeys(SPLITS, 0)
     for split, shard, expected in entries:
         if not shard.exists():

@@ -36,10 +36,10 @@ class Position:
 class Loader:
     """Reads windows of T tokens from shards through mmap, strided over ranks.
 
-    The shards in order are one stream of N tokens, cut into ``(N - 1) // T`` windows per epoch whose targets are the tokens
-    that follow. A global batch holds the same windows whatever its split into micro-batches and ranks. Windows cross
-    shards, batches cross epochs. With ``one_pass`` (evaluation) windows come in order, every target occurs once, and rows
-    past the end hold token 0 and target -100, which the loss ignores.
+    The shards in order are one stream of N tokens, cut into ``(N - 1) // T`` windows per epoch whose targets are the
+    tokens that follow. A global batch holds the same windows whatever its split into micro-batches and ranks. Windows
+    cross shards, batches cross epochs. With ``one_pass`` (evaluation) windows come in order, every target occurs once,
+    and rows past the end hold token 0 and target -100, which the loss ignores.
 
     Args:
         paths: shards in the order of the stream.

@@ -99,7 +99,8 @@ def prepare(
 
     Every document is preceded by the end-of-text token. Of many documents (at least ``2 / val_fraction``) every
     ``1 / val_fraction``-th is validation text; of few, the last ``val_fraction`` of each. The folder appears complete
-    or not at all: it is written under another name beside its place and renamed.
+    or not at all: it is written under another name beside its place and renamed. Where the same data set is already in
+    place, it stays.
 
     Args:
         sources: see ``find_documents``.
@@ -116,7 +117,7 @@ def prepare(
         The data set.
 
     Raises:
-        DataError: see ``find_documents``; or ``out`` exists.
+        DataError: see ``find_documents``; or ``out`` holds something else.
         InvalidInputError: an impossible value.
         TokenizerError: unknown tokenizer.
         OSError: the disk is full or the place not writable; nothing is left behind.
@@ -127,7 +128,7 @@ def prepare(
         raise InvalidInputError(f"[prepare] expected 1 <= shard_tokens < 2**31, got {shard_tokens}")
     encoder = get_tokenizer(tokenizer)
     target = Path(os.path.abspath(out))
-    _check_target(target, force)
+    existing = _existing_manifest(target)
     documents = find_documents(sources, include=include, exclude=exclude)
     target.parent.mkdir(parents=True, exist_ok=True)
     building = target.parent / f".{target.name}.partial-{os.getpid()}"
@@ -135,7 +136,11 @@ def prepare(
     try:
         building.mkdir()
         _write(documents, building, encoder, val_fraction, shard_tokens, progress)
-        _move_into_place(building, target)
+        if existing is None or force:
+            _move_into_place(building, target)
+        elif existing != (building / MANIFEST).read_bytes():
+            message = f"[prepare] expected a new folder, got {target}, which holds another data set"
+            raise DataError(message + "; replace it with --force")
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return open_dataset(target)
@@ -170,13 +175,15 @@ def _pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
             yield piece
 
 
-def _check_target(target: Path, force: bool) -> None:
+def _existing_manifest(target: Path) -> bytes | None:
+    """The manifest of a data set that is already there, None when the place is free."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
+        return None
     if not target.is_dir() or not (target / MANIFEST).exists():
-        raise DataError(f"[prepare] expected a new folder, got {target}, which holds something else; choose another --out")
-    if not force:
-        raise DataError(f"[prepare] expected a new folder, got the data set in {target}; replace it with --force")
+        raise DataError(
+            f"[prepare] expected a new folder, got {target}, which holds something else; choose another --out"
+        )
+    return (target / MANIFEST).read_bytes()
 
 
 def _parts(documents: list[Document], val_fraction: float) -> Iterator[tuple[str, Document, int, int]]:

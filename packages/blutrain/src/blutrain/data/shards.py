@@ -61,7 +61,7 @@ def read_shard(path: str | Path) -> NDArray[np.uint16]:
 
 
 class ShardWriter:
-    """Writes a stream of tokens as shards ``<split>_000000.bin``, ``<split>_000001.bin``, ... of at most ``shard_tokens``.
+    """Writes a stream of tokens as shards ``<split>_000000.bin``, ... of at most ``shard_tokens`` tokens.
 
     A context manager: leaving it finishes the last shard.
     """

@@ -1,0 +1,7 @@
+"""``python -m blutrain``."""
+
+from __future__ import annotations
+
+from blutrain.cli import main
+
+main()

@@ -1,0 +1,185 @@
+"""Measures our training step beside PyTorch's: each in processes of its own, in turns, as a ratio of medians."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from blutrain.benchmark.works import MODELS, TrainWork, select
+from blutrain.errors import BlutrainError, InvalidInputError
+from blutrain.installation import available_cpus, processor_name
+
+PEERS = ("torch",)
+"""Known peers."""
+
+Entry = dict[str, Any]
+
+
+class BenchError(BlutrainError, RuntimeError):
+    """A measuring process failed."""
+
+
+def bench(
+    works: Sequence[str] = (),
+    *,
+    peer: str | None = None,
+    threads: int = 0,
+    rounds: int = 3,
+    steps: int = 12,
+    warmup: int = 5,
+    report: Callable[[str], None] | None = None,
+) -> list[Entry]:
+    """Measure training works.
+
+    Args:
+        works: shell patterns of names; by default what a laptop finishes in minutes.
+        peer: ``torch``, or None to measure ours alone.
+        threads: CPU threads of either, 0 for all.
+        rounds: processes of each kind; they take turns, medians are compared.
+        steps: timed steps of a process.
+        warmup: untimed steps before.
+        report: told what is being measured.
+
+    Returns:
+        One entry per quantity, as DESIGN 10 describes: ``tokens_per_s`` (higher is better) and ``peak_gib`` (resident
+        memory of the whole process, lower is better) of every work, and ``host.captured_step.us`` of ours.
+
+    Raises:
+        InvalidInputError: unknown work or peer, or impossible numbers.
+        BenchError: a measuring process failed.
+    """
+    if peer is not None and peer not in PEERS:
+        raise InvalidInputError(f"[bench] expected one of {', '.join(PEERS)} as peer, got {peer!r}")
+    if min(rounds, steps) < 1 or warmup < 3 or threads < 0:
+        message = "[bench] expected rounds and steps of at least 1, a warm-up of at least 3 and threads of at least 0"
+        raise InvalidInputError(f"{message}, got {rounds}, {steps}, {warmup} and {threads}")
+    tell = report or (lambda _: None)
+    threads = threads or available_cpus()
+    entries: list[Entry] = []
+    for work in select(tuple(works)):
+        ours, theirs = [], []
+        for number in range(rounds):
+            tell(f"{work.name}: round {number + 1} of {rounds}")
+            ours.append(_run_ours(work.name, threads, steps, warmup))
+            if peer == "torch":
+                theirs.append(_run_torch(work, threads, steps, warmup))
+        entries += _compare(work, ours, theirs, threads)
+    tell("host time of a captured step")
+    host = statistics.median(_run_ours("host", threads, steps, warmup)["host_us_per_step"] for _ in range(rounds))
+    entries.append(_entry("host.captured_step.us", host, None, None, "lower", threads))
+    return entries
+
+
+def save(entries: Sequence[Entry], path: str | Path) -> None:
+    """Write entries as the JSON list that tables are made from.
+
+    Raises:
+        OSError: the file can not be written.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(list(entries), indent=1) + "\n", encoding="utf-8")
+
+
+def format_table(entries: Sequence[Entry]) -> str:
+    """The entries as text, the ratio last."""
+    rows = [("work", "ours", "peer", "ratio")]
+    for entry in entries:
+        peer, ratio = entry["peer"], entry["ratio"]
+        rows.append(
+            (
+                entry["work"],
+                f"{entry['ours']:,.4g}",
+                "-" if peer is None else f"{peer:,.4g}",
+                "-" if ratio is None else f"{ratio:.3f}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    aligned = [
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
+    ]
+    return "\n".join(aligned)
+
+
+def _compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: int) -> list[Entry]:
+    entries = []
+    name = theirs[0]["name"] if theirs else None
+    for quantity, better in (("tokens_per_s", "higher"), ("peak_gib", "lower")):
+        own = statistics.median(result[quantity] for result in ours)
+        other = statistics.median(result[quantity] for result in theirs) if theirs else None
+        entries.append(_entry(f"{work.name}.{quantity}", own, other, name, better, threads))
+    packed = statistics.median(result["arena_bytes"] / max(result["peak_live_bytes"], 1) for result in ours)
+    entries.append(_entry(f"{work.name}.arena_over_live", packed, None, None, "lower", threads))
+    return entries
+
+
+def _entry(work: str, ours: float, peer: float | None, peer_name: str | None, better: str, threads: int) -> Entry:
+    return {
+        "work": work,
+        "ours": _significant(ours),
+        "peer": None if peer is None else _significant(peer),
+        "peer_name": peer_name,
+        "ratio": None if peer is None else _significant(ours / peer),
+        "better": better,
+        "machine": f"{processor_name()}, {threads} threads",
+        "driver": None,
+        "commit": _commit(),
+        "date": datetime.date.today().isoformat(),
+        "command": "blutrain " + " ".join(sys.argv[1:]) if Path(sys.argv[0]).stem in ("blutrain", "__main__") else None,
+    }
+
+
+def _significant(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _commit() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def _run_ours(work: str, threads: int, steps: int, warmup: int) -> Entry:
+    numbers = ["--threads", str(threads), "--steps", str(steps), "--warmup", str(warmup)]
+    return _run([sys.executable, "-m", "blutrain.benchmark.worker", work, *numbers], threads)
+
+
+def _run_torch(work: TrainWork, threads: int, steps: int, warmup: int) -> Entry:
+    model = MODELS[work.model]
+    arguments = {
+        "layers": model.layers,
+        "heads": model.heads,
+        "channels": model.channels,
+        "rows": model.padded_vocab_size,
+        "vocabulary": model.vocab_size,
+        "context": work.context,
+        "batch": work.batch,
+        "threads": threads,
+        "warmup": warmup,
+        "steps": steps,
+    }
+    script = Path(__file__).with_name("peer_torch.py")
+    return _run([sys.executable, str(script), json.dumps(arguments)], threads)
+
+
+def _run(command: list[str], threads: int) -> Entry:
+    """Run a measuring process; its last line of output is the result."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+        fix = "; install PyTorch: pip install torch" if "No module named 'torch'" in last else ""
+        raise BenchError(f"[bench] {Path(command[1]).name} {command[2]}: exit code {process.returncode}: {last}{fix}")
+    result: Entry = json.loads(process.stdout.strip().splitlines()[-1])
+    return result

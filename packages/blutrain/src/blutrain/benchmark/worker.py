@@ -1,0 +1,115 @@
+"""Measures our training step in a process of its own: the very step that ``blutrain train`` runs.
+
+    python -m blutrain.benchmark.worker train.nano.fp32.T128.B16.cpu --threads 2 --steps 12 --warmup 5
+
+The loader reads shards of random tokens, gradients are clipped, AdamW updates; validation, samples and checkpoints are
+off. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blutrain.benchmark.works import TRAIN_WORKS, TrainWork
+from blutrain.config import Config, ModelConfig
+from blutrain.data.shards import ShardWriter
+
+
+def main() -> None:
+    """Command line of the worker."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=[*(work.name for work in TRAIN_WORKS), "host"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--warmup", type=int, default=5)
+    arguments = parser.parse_args()
+    if arguments.work == "host":
+        result = measure_host_time(arguments.threads)
+    else:
+        work = next(work for work in TRAIN_WORKS if work.name == arguments.work)
+        result = measure(work, arguments.threads, arguments.steps, arguments.warmup)
+    print(json.dumps(result))
+
+
+def measure(work: TrainWork, threads: int, steps: int, warmup: int) -> dict[str, Any]:
+    """Median speed of single steps, peak resident memory of this process, and how well the arena is packed.
+
+    Args:
+        work: what to train.
+        threads: CPU threads.
+        steps: timed steps.
+        warmup: steps before them; the first two record.
+    """
+    from blutrain.trainer import peak_resident_mib
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = work.config(folder, threads)
+        step, loader = _training_step(config, Path(folder))
+        step.run(loader, np.full(max(warmup, 3), 1e-4))
+        seconds = []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            metrics = step.run(loader, np.full(1, 1e-4))
+            seconds.append(time.perf_counter() - begin)
+        memory = [function.program.memory for function, _ in step.programs().values()]
+    return {
+        "tokens_per_s": config.train.global_batch_tokens / statistics.median(seconds),
+        "peak_gib": peak_resident_mib() / 1024,
+        "loss": float(metrics[-1, 0]),
+        "arena_bytes": max(entry["arena_bytes"] for entry in memory),
+        "peak_live_bytes": max(entry["peak_live_bytes"] for entry in memory),
+    }
+
+
+def measure_host_time(threads: int, steps: int = 2000) -> dict[str, Any]:
+    """Interpreter time of a captured step: calls of one step each against one native run of as many.
+
+    A tiny model, so that the difference is not lost in the step's own time.
+
+    Args:
+        threads: CPU threads.
+        steps: of either kind.
+    """
+    model = ModelConfig(layers=1, heads=1, channels=8, context=8, vocab_size=64)
+    work = TrainWork("nano", 8, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        base = work.config(folder, threads)
+        config = Config(model=model, data=base.data, optimizer=base.optimizer, schedule=base.schedule, train=base.train)
+        step, loader = _training_step(config, Path(folder))
+        rate = np.full(1, 1e-4)
+        step.run(loader, np.full(100, 1e-4))
+        single, native = [], []
+        for _ in range(5):  # interleaved, so that a change of the machine's speed meets both
+            begin = time.perf_counter()
+            for _ in range(steps // 5):
+                step.run(loader, rate)
+            single.append((time.perf_counter() - begin) / (steps // 5))
+            begin = time.perf_counter()
+            step.run(loader, np.full(steps // 5, 1e-4))
+            native.append((time.perf_counter() - begin) / (steps // 5))
+    one, many = statistics.median(single), statistics.median(native)
+    return {"host_us_per_step": (one - many) * 1e6, "native_us_per_step": many * 1e6}
+
+
+def _training_step(config: Config, folder: Path) -> tuple[Any, Any]:
+    """The step and loader of a trainer on random tokens."""
+    from blutrain.trainer import Trainer
+
+    tokens = 64 * config.train.global_batch_tokens + 1
+    generator = np.random.default_rng(0)
+    with ShardWriter(folder, "train", tokens) as writer:
+        writer.append(generator.integers(1, config.model.vocab_size, tokens).astype(np.uint16))
+    trainer = Trainer(config, recorder=None)
+    return trainer.training_step, trainer.loader
+
+
+if __name__ == "__main__":
+    main()

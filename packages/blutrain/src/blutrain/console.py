@@ -1,0 +1,119 @@
+"""What a person sees of a run: lines of text, and a progress bar with loss, speed and time left.
+
+On a terminal the bar is redrawn in place; elsewhere (a log file, a CI job) a line is printed every few seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class Reporter(Protocol):
+    """What the trainer tells about itself."""
+
+    def line(self, text: str) -> None:
+        """Say something that stays on the screen."""
+        ...
+
+    def start(self, first_step: int, steps: int) -> None:
+        """Steps begin: ``first_step`` are done of ``steps``."""
+        ...
+
+    def progress(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        """``step`` steps are done."""
+        ...
+
+    def stop(self) -> None:
+        """Steps have ended, for whatever reason."""
+        ...
+
+
+class SilentReporter:
+    """Says nothing."""
+
+    def line(self, text: str) -> None:
+        """Nothing."""
+
+    def start(self, first_step: int, steps: int) -> None:
+        """Nothing."""
+
+    def progress(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class ConsoleReporter:
+    """Writes to a terminal or a file.
+
+    Args:
+        stream: standard error by default, so that results on standard output stay clean.
+        interval: seconds between progress lines where the stream is no terminal.
+    """
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 5.0) -> None:
+        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        self._interval = interval
+        self._progress: Progress | None = None
+        self._steps = 0
+        self._last_line = 0.0
+
+    def __enter__(self) -> ConsoleReporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def line(self, text: str) -> None:
+        """Print a line, above the bar when there is one."""
+        (self._progress.console if self._progress else self._console).print(text, markup=False)
+
+    def start(self, first_step: int, steps: int) -> None:
+        """Show the bar."""
+        self._steps = steps
+        self._last_line = time.monotonic()
+        if not self._console.is_terminal:
+            return
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._progress.add_task("", total=steps, completed=first_step, status="")
+        self._progress.start()
+
+    def progress(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        """Move the bar, or print a line when the last one is old."""
+        status = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  ETA {format_duration(seconds_left)}"
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=step, status=status)
+        elif time.monotonic() - self._last_line >= self._interval or step == self._steps:
+            self._last_line = time.monotonic()
+            self.line(f"step {step}/{self._steps}  {status}")
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def format_duration(seconds: float) -> str:
+    """``1:05`` or ``2:03:04``; ``-`` when it is not known."""
+    if not 0 <= seconds < 1e9:
+        return "-"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

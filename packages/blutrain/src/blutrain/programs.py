@@ -1,0 +1,220 @@
+"""The captured programs of a run: one optimizer step as a family over one arena, and the evaluation.
+
+A step of one micro-batch is the program ``single``; a longer one is ``first`` (writes gradients), ``middle`` (adds) as
+often as needed, and ``last`` (adds, clips, updates). The first two calls of each are real steps that record; from the
+third on they replay natively. Losses of micro-steps are sums over valid targets and are divided by their number once,
+so the split of a global batch changes no more than the rounding of one sum.
+
+Legend: B = micro-batch, T = context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import blutensor as bt
+from blutrain.data.loader import Loader
+from blutrain.errors import InvalidInputError
+
+METRICS = ("loss", "grad_norm")
+"""Columns that ``TrainingStep.run`` returns: mean loss in nats, norm of the mean gradient before clipping."""
+
+_RECORDING_STEPS = 2
+
+
+class TrainingStep:
+    """Optimizer steps of a model, called one by one while recording, then natively in runs of any length.
+
+    Args:
+        model: anything with ``loss_sum(tokens, targets)`` and ``parameters()``.
+        optimizer: one of blutensor's, over the model's parameters.
+        accumulation: micro-steps of one optimizer step.
+        clip_norm: largest norm of the mean gradient; 0 never clips.
+        family: programs that share the arena with these; a new one by default.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        accumulation: int,
+        clip_norm: float,
+        family: bt.ProgramFamily | None = None,
+    ) -> None:
+        if accumulation < 1:
+            raise InvalidInputError(f"[train] expected at least 1 micro-step, got {accumulation}")
+        self.family = bt.ProgramFamily() if family is None else family
+        self.accumulation = accumulation
+        self._model = model
+        self._optimizer = optimizer
+        self._parameters = list(model.parameters())
+        self._clip_norm = clip_norm if clip_norm > 0 else float("inf")
+        self._learning_rate, self._loss_sum, self._count, self._loss, self._grad_norm = (
+            bt.zeros((), dtype=bt.float32) for _ in range(5)
+        )
+        self._schedule = self._capture()
+        self._recorded = 0
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether steps run natively from now on."""
+        return self._recorded >= _RECORDING_STEPS
+
+    def run(self, source: Loader, learning_rates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Do optimizer steps on the next batches of a loader.
+
+        Args:
+            source: where the micro-batches come from.
+            learning_rates: float64 [steps].
+
+        Returns:
+            float64 [steps, 2]: the columns ``METRICS``. A step whose loss or norm is not finite changed no weight.
+
+        Raises:
+            ShardError: the loader failed; steps before are done.
+            KeyboardInterrupt: between steps, with ``steps_done`` and ``metrics``.
+        """
+        rows = []
+        done = 0
+        while done < len(learning_rates) and not self.is_recorded:
+            rows.append(self._recording_step(source, float(learning_rates[done])))
+            done += 1
+        remaining = np.ascontiguousarray(learning_rates[done:], np.float32)
+        if len(remaining):
+            rows.append(self._native_steps(source, remaining, rows))
+        return np.concatenate(rows) if rows else np.empty((0, len(METRICS)))
+
+    def programs(self) -> dict[str, Any]:
+        """The captured functions of the step by name, with how often each runs."""
+        return {function.name: (function, count) for function, count in self._schedule}
+
+    def _native_steps(
+        self, source: Loader, learning_rates: NDArray[np.float32], before: list[NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        try:
+            result = self.family.run(
+                len(learning_rates),
+                schedule=self._schedule,
+                source=source,
+                feeds={self._learning_rate: learning_rates},
+                metrics=[self._loss, self._grad_norm],
+            )
+        except KeyboardInterrupt as interrupt:
+            done = getattr(interrupt, "metrics", np.empty((0, len(METRICS))))
+            interrupt.metrics = np.concatenate([*before, done])  # type: ignore[attr-defined]
+            raise
+        return np.asarray(result, np.float64)
+
+    def _recording_step(self, source: Loader, learning_rate: float) -> NDArray[np.float64]:
+        self._learning_rate.fill_(learning_rate)
+        for function, count in self._schedule:
+            for _ in range(count):
+                function(*source_batch(source))
+        self._recorded += 1
+        return np.array([[self._loss.item(), self._grad_norm.item()]])
+
+    def _capture(self) -> list[tuple[Any, int]]:
+        capture = self.family.capture
+        if self.accumulation == 1:
+            return [(capture(self._single, name="single"), 1)]
+        schedule = [(capture(self._first, name="first"), 1)]
+        if self.accumulation > 2:
+            schedule.append((capture(self._middle, name="middle"), self.accumulation - 2))
+        return [*schedule, (capture(self._last, name="last"), 1)]
+
+    def _single(self, tokens: bt.Tensor, targets: bt.Tensor) -> None:
+        self._optimizer.zero_grad()
+        loss, count = self._backward(tokens, targets)
+        self._update(loss, count)
+
+    def _first(self, tokens: bt.Tensor, targets: bt.Tensor) -> None:
+        self._optimizer.zero_grad()
+        loss, count = self._backward(tokens, targets)
+        self._loss_sum.copy_(loss)
+        self._count.copy_(count)
+        bt.default_generator.advance()
+
+    def _middle(self, tokens: bt.Tensor, targets: bt.Tensor) -> None:
+        loss, count = self._backward(tokens, targets)
+        self._loss_sum.copy_(self._loss_sum + loss)
+        self._count.copy_(self._count + count)
+        bt.default_generator.advance()
+
+    def _last(self, tokens: bt.Tensor, targets: bt.Tensor) -> None:
+        loss, count = self._backward(tokens, targets)
+        self._update(self._loss_sum + loss, self._count + count)
+
+    def _backward(self, tokens: bt.Tensor, targets: bt.Tensor) -> tuple[bt.Tensor, bt.Tensor]:
+        """Add to the gradients; returns the summed loss and the number of valid targets, both 0-d."""
+        from blutrain.model import count_valid
+
+        loss = self._model.loss_sum(tokens, targets)
+        loss.backward()
+        return loss.detach(), count_valid(targets)
+
+    def _update(self, loss_sum: bt.Tensor, count: bt.Tensor) -> None:
+        with bt.no_grad():
+            norm = bt.optim.grad_norm(self._parameters)
+            # A loss that is not finite must skip the step even where its gradient is: 0 * inf and 0 * nan are nan.
+            guarded = norm + loss_sum * 0.0
+            scale = bt.optim.clip_scale(guarded, self._clip_norm, count)
+            self._optimizer.step(lr=self._learning_rate, grad_scale=scale)
+            self._loss.copy_(loss_sum / count)
+            self._grad_norm.copy_(guarded / count)
+        bt.default_generator.advance()
+
+
+class Evaluation:
+    """Mean loss of a model over a loader, as one captured program.
+
+    Args:
+        model: anything with ``loss_sum``, ``train()`` and ``eval()``.
+        family: programs that share the arena with this one; a new one by default.
+    """
+
+    def __init__(self, model: Any, family: bt.ProgramFamily | None = None) -> None:
+        self._model = model
+        self._program = (family or bt.ProgramFamily()).capture(self._evaluate, name="evaluate")
+
+    def run(
+        self, source: Loader, max_batches: int = 0, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[float, int]:
+        """Measure the mean loss.
+
+        Args:
+            source: a loader of one pass.
+            max_batches: largest number of batches, 0 for all.
+            progress: called with batches done and in all.
+
+        Returns:
+            Mean loss over valid targets in nats, and their number.
+        """
+        batches = min(source.num_batches, max_batches) if max_batches else source.num_batches
+        total, count = 0.0, 0
+        for batch in range(batches):
+            tokens, targets = source.next_batch()
+            total += self._program(bt.asarray(tokens), bt.asarray(targets)).item()
+            count += int((targets >= 0).sum())
+            if progress is not None:
+                progress(batch + 1, batches)
+        return total / max(count, 1), count
+
+    def _evaluate(self, tokens: bt.Tensor, targets: bt.Tensor) -> bt.Tensor:
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            with bt.no_grad():
+                return self._model.loss_sum(tokens, targets)
+        finally:
+            self._model.train(was_training)
+
+
+def source_batch(source: Loader) -> tuple[bt.Tensor, bt.Tensor]:
+    """The next batch of a loader as tensors: tokens and targets, int32 [B, T] each."""
+    tokens, targets = source.next_batch()
+    return bt.asarray(tokens), bt.asarray(targets)

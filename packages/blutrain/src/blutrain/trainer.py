@@ -1,0 +1,363 @@
+"""Training: the loop from one event (log, validation, sample, checkpoint) to the next.
+
+Steps run natively (see ``programs``); this module decides how many, and does what happens between them. Nothing that
+happens between steps changes a bit of the training: validation and sampling draw no numbers from the training's
+generator and have loaders and caches of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import blutensor as bt
+from blutrain.checkpoint import CheckpointStore
+from blutrain.config import Config
+from blutrain.config_io import config_to_dict
+from blutrain.console import Reporter, SilentReporter, format_duration
+from blutrain.data.dataset import Dataset, open_dataset
+from blutrain.data.loader import Loader
+from blutrain.data.tokenizer import get_tokenizer
+from blutrain.errors import NonFiniteError, TokenizerError
+from blutrain.evaluation import evaluation_loader
+from blutrain.flops import estimate_memory, flops_per_token, model_flop_utilisation
+from blutrain.generation import Decoder, generate_text
+from blutrain.installation import available_cpus
+from blutrain.model import GPT
+from blutrain.programs import Evaluation, TrainingStep
+from blutrain.sampling import SamplingOptions
+from blutrain.schedule import learning_rates
+from blutrain.stop_signal import StopSignal
+from blutrain.validation import check_config
+from blutrain.weights import CHECKPOINTS, gather, restore
+
+_CHUNK_SECONDS = 0.5
+"""Native runs are cut to about this long, so that the progress bar moves and Ctrl-C is answered."""
+_MAX_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended."""
+
+    folder: Path
+    """The run folder."""
+    step: int
+    """Optimizer steps done."""
+    loss: float
+    """Mean training loss of the last step in nats, NaN when no step was done."""
+    val_loss: float | None
+    """Last validation loss in nats."""
+    skipped_steps: int
+    """Steps of the whole run that changed no weight because loss or gradient was not finite."""
+    checkpoint: Path | None
+    """Newest checkpoint."""
+    exit_code: int
+    """0, or what a shell expects after the signal that ended the run early (130 for Ctrl-C)."""
+
+
+@dataclass
+class Progress:
+    """What changes from step to step besides tensors; saved with checkpoints."""
+
+    step: int = 0
+    loss: float = math.nan
+    val_loss: float | None = None
+    skipped_steps: int = 0
+    skipped_in_row: int = 0
+
+    def to_meta(self) -> dict[str, Any]:
+        """For a checkpoint's metadata: JSON has no NaN."""
+        loss = self.loss if math.isfinite(self.loss) else None
+        return {
+            "step": self.step,
+            "loss": loss,
+            "val_loss": self.val_loss,
+            "skipped_steps": self.skipped_steps,
+            "skipped_in_row": self.skipped_in_row,
+        }
+
+    @classmethod
+    def from_meta(cls, meta: dict[str, Any]) -> Progress:
+        """The inverse of ``to_meta``."""
+        loss = math.nan if meta["loss"] is None else float(meta["loss"])
+        return cls(int(meta["step"]), loss, meta["val_loss"], int(meta["skipped_steps"]), int(meta["skipped_in_row"]))
+
+
+class Trainer:
+    """One run: model, optimizer, data and programs, set up from a configuration.
+
+    Args:
+        config: the run.
+        recorder: where metrics, samples and events are kept.
+        reporter: what a person is told.
+
+    Raises:
+        ConfigError: impossible values, all of them.
+        DataError: unusable data.
+    """
+
+    def __init__(self, config: Config, recorder: Any, reporter: Reporter | None = None) -> None:
+        self.config = config
+        self.reporter = reporter or SilentReporter()
+        self.recorder = recorder
+        self.dataset: Dataset = open_dataset(config.data.path)
+        check_config(config, self.dataset)
+        bt.set_num_threads(config.train.threads or available_cpus())
+        bt.manual_seed(config.train.seed)
+        self.model = GPT(config.model)
+        self.model.train()
+        optimizer = config.optimizer
+        self.optimizer = bt.optim.AdamW(
+            self.model.parameter_groups(optimizer.weight_decay),
+            lr=config.schedule.learning_rate,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+        )
+        self.loader = Loader(
+            self.dataset.paths("train"),
+            config.train.micro_batch,
+            config.model.context,
+            vocab_size=config.model.vocab_size,
+            seed=config.train.seed,
+            shuffle=config.data.shuffle,
+        )
+        self.training_step = TrainingStep(
+            self.model,
+            self.optimizer,
+            accumulation=config.accumulation_steps(),
+            clip_norm=optimizer.clip_norm,
+        )
+        self.store = CheckpointStore(
+            Path(config.run.folder) / CHECKPOINTS,
+            keep=config.train.keep_checkpoints or None,
+            report=self.reporter.line,
+        )
+        self.progress = Progress()
+        self._rates = learning_rates(config.schedule, config.train.steps)
+        self._evaluation: Evaluation | None = None
+        self._decoder: Decoder | None = None
+        self._seconds_per_step: float | None = None
+        self._checkpoint: Path | None = None
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    def resume(self) -> int:
+        """Continue from the newest good checkpoint, when there is one.
+
+        Returns:
+            The step that the run continues at; 0 without a checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is of another model.
+            ShardError: it is a position in other data.
+        """
+        self.store.recover()
+        found = self.store.load_latest()
+        if found is None:
+            return 0
+        path, arrays, meta = found
+        restore(path, arrays, self.model, self.optimizer, self.loader)
+        self.progress = Progress.from_meta(meta)
+        self._checkpoint = path
+        return self.progress.step
+
+    def run(self) -> TrainResult:
+        """Train to the last step, or until a signal asks to stop; the state is saved either way.
+
+        Raises:
+            NonFiniteError: ``train.max_skipped_steps`` steps in a row were skipped; the newest checkpoint is intact.
+            ShardError: tokens beyond the vocabulary.
+            CheckpointError: a checkpoint can not be written; those before are intact.
+        """
+        steps = self.config.train.steps
+        with StopSignal() as stop:
+            self.reporter.start(self.progress.step, steps)
+            try:
+                while self.progress.step < steps and stop.requested is None:
+                    self._advance(self._chunk())
+                    self._events()
+                if self.progress.step and self._last_saved_step() != self.progress.step:
+                    self.save()
+            finally:
+                self.reporter.stop()
+        code = 0 if stop.requested is None else stop.exit_code
+        return TrainResult(
+            Path(self.config.run.folder),
+            self.progress.step,
+            self.progress.loss,
+            self.progress.val_loss,
+            self.progress.skipped_steps,
+            self._checkpoint,
+            code,
+        )
+
+    def _chunk(self) -> int:
+        """Steps until the next event, or fewer so that a person sees something move."""
+        step, train = self.progress.step, self.config.train
+        every = [train.eval_every, train.sample_every, train.checkpoint_every]
+        until_event = min([n - step % n for n in every if n] + [train.steps - step])
+        if self.progress.skipped_in_row:
+            until_event = min(until_event, max(train.max_skipped_steps - self.progress.skipped_in_row, 1))
+        if self._seconds_per_step is None:
+            return min(until_event, 1)
+        return max(min(until_event, int(_CHUNK_SECONDS / self._seconds_per_step), _MAX_CHUNK), 1)
+
+    def _advance(self, steps: int) -> None:
+        first = self.progress.step
+        native = self.training_step.is_recorded
+        begin = time.perf_counter()
+        try:
+            metrics = self.training_step.run(self.loader, self._rates[first : first + steps])
+        except KeyboardInterrupt as interrupt:
+            metrics = getattr(interrupt, "metrics", np.empty((0, 2)))
+            self._record(metrics, time.perf_counter() - begin)
+            raise
+        seconds = time.perf_counter() - begin
+        if native:
+            self._seconds_per_step = seconds / steps
+        self._record(metrics, seconds)
+
+    def _record(self, metrics: NDArray[np.float64], seconds: float) -> None:
+        """Take note of steps that are done."""
+        if not len(metrics):
+            return
+        config = self.config
+        tokens_per_second = config.train.global_batch_tokens * len(metrics) / max(seconds, 1e-9)
+        mfu = model_flop_utilisation(config, tokens_per_second)
+        for loss, grad_norm in metrics:
+            state = self.progress
+            state.step += 1
+            state.loss = float(loss)
+            skipped = not (math.isfinite(loss) and math.isfinite(grad_norm))
+            state.skipped_steps += skipped
+            state.skipped_in_row = state.skipped_in_row + 1 if skipped else 0
+            if state.step % config.train.log_every == 0 or state.step == config.train.steps or skipped:
+                self.recorder.train(
+                    step=state.step,
+                    loss=float(loss),
+                    lr=float(self._rates[state.step - 1]),
+                    grad_norm=float(grad_norm),
+                    tokens_per_second=tokens_per_second,
+                    mfu=mfu,
+                    memory_mib=peak_resident_mib(),
+                    skipped=skipped,
+                )
+            if state.skipped_in_row >= config.train.max_skipped_steps:
+                self._stop_non_finite(float(loss), float(grad_norm))
+        left = (config.train.steps - self.progress.step) * seconds / len(metrics)
+        self.reporter.progress(self.progress.step, self.progress.loss, tokens_per_second, left)
+
+    def _stop_non_finite(self, loss: float, grad_norm: float) -> None:
+        state = self.progress
+        kept = f"the checkpoint {self._checkpoint} is intact" if self._checkpoint else "no checkpoint was written yet"
+        message = f"[train] expected a finite loss and gradient, got loss {loss} and gradient norm {grad_norm} at step"
+        message += f" {state.step}, the {state.skipped_in_row}th in a row that was skipped; {kept}:"
+        raise NonFiniteError(message + " lower schedule.learning_rate or check the data, then use --resume")
+
+    def _events(self) -> None:
+        step, train = self.progress.step, self.config.train
+        last = step == train.steps
+
+        def due(every: int) -> bool:
+            return every > 0 and (step % every == 0 or last)
+
+        if due(train.eval_every):
+            self.evaluate()
+        if due(train.sample_every):
+            self.sample()
+        if train.checkpoint_every and step % train.checkpoint_every == 0:
+            self.save()
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> float:
+        """Measure, record and report the validation loss."""
+        if self._evaluation is None:
+            self._evaluation = Evaluation(self.model, self.training_step.family)
+        loader = evaluation_loader(self.config, self.dataset)
+        loss, tokens = self._evaluation.run(loader, self.config.train.eval_batches)
+        self.progress.val_loss = loss
+        self.recorder.validation(step=self.progress.step, loss=loss, tokens=tokens)
+        self.reporter.line(f"step {self.progress.step}: validation loss {loss:.4f}")
+        return loss
+
+    def sample(self) -> str | None:
+        """Generate, record and return a sample; None when the tokenizer is not in this version."""
+        train = self.config.train
+        try:
+            tokenizer = get_tokenizer(self.config.data.tokenizer)
+        except TokenizerError:
+            return None  # foreign shards train without their tokenizer
+        if self._decoder is None:
+            self._decoder = Decoder(self.model, self.training_step.family)
+        options = SamplingOptions(temperature=train.sample_temperature, seed=train.seed + self.progress.step)
+        text = generate_text(
+            self.model,
+            tokenizer,
+            train.sample_prompt,
+            max_new_tokens=train.sample_tokens,
+            options=options,
+            decoder=self._decoder,
+        )
+        self.recorder.sample(step=self.progress.step, text=text)
+        return text
+
+    def save(self) -> Path:
+        """Write a checkpoint."""
+        self.recorder.flush()
+        position = self.loader.position()
+        meta = {
+            **self.progress.to_meta(),
+            "epoch": position.epoch,
+            "cursor": {"window": position.window, "shard": position.shard, "offset": position.offset},
+            "config": config_to_dict(self.config),
+        }
+        arrays = gather(self.model, self.optimizer, self.loader)
+        self._checkpoint = self.store.save(self.progress.step, arrays, meta)
+        return self._checkpoint
+
+    def _last_saved_step(self) -> int | None:
+        return None if self._checkpoint is None else int(self._checkpoint.stem.rpartition("-")[2])
+
+    # ---- description -----------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[str]:
+        """What is about to run, for people: model, data, batch, arithmetic, estimate of memory."""
+        config, train = self.config, self.config.train
+        parameters = sum(parameter.size for parameter in self.model.parameters())
+        model = config.model
+        epoch_steps = self.loader.num_windows * model.context / train.global_batch_tokens
+        mfu = f"peak {train.peak_tflops:g} TFLOP/s" if train.peak_tflops else "MFU n/a (set train.peak_tflops)"
+        return [
+            f"model     {parameters:,} parameters: {model.layers} layers, {model.heads} heads, "
+            f"{model.channels} channels, context {model.context}, vocabulary {model.vocab_size}",
+            f"data      {self.dataset.path}: {self.loader.num_tokens:,} training tokens, "
+            f"{epoch_steps:,.1f} steps an epoch",
+            f"batch     {train.global_batch_tokens:,} tokens = {config.accumulation_steps()} x {train.micro_batch} "
+            f"sequences of {model.context}",
+            f"compute   {flops_per_token(model) / 1e6:,.1f} MFLOP a token; {train.precision} on cpu with "
+            f"{bt.num_threads()} threads; {mfu}",
+            f"memory    estimated peak {estimate_memory(config)}",
+        ]
+
+
+def peak_resident_mib() -> float:
+    """Largest resident set of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def summary(result: TrainResult, seconds: float) -> str:
+    """One line about how a run ended."""
+    val = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
+    skipped = f", {result.skipped_steps} steps skipped" if result.skipped_steps else ""
+    return (
+        f"step {result.step}: loss {result.loss:.4f}{val}{skipped} in {format_duration(seconds)}; {result.checkpoint}"
+    )

@@ -1,0 +1,158 @@
+"""Everything that a checkpoint holds, as named arrays: taking it out of a run and putting it back in place.
+
+Names: ``model.<parameter>``, ``optimizer.<moment>.<parameter>``, ``generator`` (seed and step of the random numbers),
+``loader`` (exact position in the data).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import blutensor as bt
+from blutrain.checkpoint import CheckpointFormatError, CheckpointNotFoundError, CheckpointStore
+from blutrain.config import Config
+from blutrain.config_io import config_from_dict
+from blutrain.data.loader import Loader
+from blutrain.errors import ConfigError
+from blutrain.model import GPT
+
+Arrays = dict[str, NDArray[Any]]
+
+CHECKPOINTS = "checkpoints"
+"""Folder of checkpoints inside a run folder."""
+
+
+def gather(model: Any, optimizer: Any, loader: Loader) -> Arrays:
+    """The state of a run as arrays.
+
+    Args:
+        model: parameters are taken by name.
+        optimizer: its whole state.
+        loader: its position.
+
+    Returns:
+        Arrays by name. Those of weights and moments share memory with the run: write them before the next step.
+    """
+    arrays: Arrays = {f"model.{name}": _array(value) for name, value in model.state_dict().items()}
+    arrays |= {f"optimizer.{name}": _array(value) for name, value in optimizer.state_dict().items()}
+    arrays["generator"] = np.array(_array(bt.default_generator.state), np.int64)
+    arrays["loader"] = loader.state()
+    return arrays
+
+
+def restore(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any, optimizer: Any, loader: Loader) -> None:
+    """Put a checkpoint's arrays in place; the inverse of ``gather``.
+
+    Args:
+        path: the checkpoint, for messages.
+        arrays: what ``gather`` gave.
+        model: parameters are overwritten, not replaced.
+        optimizer: likewise.
+        loader: goes to the position.
+
+    Raises:
+        CheckpointFormatError: names or shapes differ from the run's: the checkpoint is of another model.
+        ShardError: the position belongs to other data.
+    """
+    restore_model(path, arrays, model)
+    _load(path, optimizer, _select(arrays, "optimizer."), optimizer.state_dict())
+    bt.default_generator.state.copy_(bt.asarray(np.array(_get(path, arrays, "generator"), np.int64)))
+    loader.set_state(np.array(_get(path, arrays, "loader"), np.int64))
+
+
+def restore_model(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any) -> None:
+    """Overwrite a model's parameters with a checkpoint's.
+
+    Args:
+        path: the checkpoint, for messages.
+        arrays: with names ``model.<parameter>``.
+        model: the model.
+
+    Raises:
+        CheckpointFormatError: names or shapes differ.
+    """
+    _load(path, model, _select(arrays, "model."), model.state_dict())
+
+
+def load_model(run: str | Path) -> tuple[GPT, Config, int]:
+    """A model with the weights of a checkpoint.
+
+    Args:
+        run: run folder (its newest good checkpoint is taken), or one checkpoint file.
+
+    Returns:
+        The model in evaluation mode, the configuration it was trained with, and the checkpoint's step.
+
+    Raises:
+        CheckpointNotFoundError: there is none.
+        CheckpointFormatError: it is damaged or of no GPT.
+    """
+    path, arrays, meta = load_checkpoint(run)
+    try:
+        config = config_from_dict(meta["config"])
+    except (KeyError, ConfigError) as error:
+        raise CheckpointFormatError(path, f"expected the configuration of a run, got {error}") from error
+    model = GPT(config.model)
+    restore_model(path, arrays, model)
+    model.eval()
+    return model, config, int(meta["step"])
+
+
+def load_checkpoint(run: str | Path) -> tuple[Path, Arrays, dict[str, Any]]:
+    """The newest good checkpoint of a run folder, or a checkpoint file.
+
+    Args:
+        run: either.
+
+    Returns:
+        Its path, its arrays, its metadata.
+
+    Raises:
+        CheckpointNotFoundError: there is none.
+        CheckpointFormatError: the file is damaged.
+    """
+    path = Path(run)
+    if path.is_dir():
+        folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+        found = CheckpointStore(folder).load_latest()
+        if found is None:
+            raise CheckpointNotFoundError(folder, "expected a run with checkpoints, got none: train one first")
+        return found
+    arrays, meta = CheckpointStore(path.parent).load(path)
+    return path, arrays, meta
+
+
+def _array(value: Any) -> NDArray[Any]:
+    return np.asarray(value.numpy() if isinstance(value, bt.Tensor) else value)
+
+
+def _get(path: Path, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    if name not in arrays:
+        raise CheckpointFormatError(
+            path, f"expected a tensor {name!r}, got none: it is no checkpoint of a training run"
+        )
+    return arrays[name]
+
+
+def _select(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _load(path: Path, owner: Any, found: Arrays, expected: Mapping[str, Any]) -> None:
+    """Check names and shapes against ``expected``, then load."""
+    missing, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing or extra:
+        what = f"no {missing[0]!r}" if missing else f"an unknown {extra[0]!r}"
+        message = f"expected the {len(expected)} tensors of this run's {type(owner).__name__}, got {what}"
+        raise CheckpointFormatError(path, message + ": it is of another model; check model.* and the run folder")
+    for name, array in found.items():
+        shape = tuple(_array(expected[name]).shape)
+        if tuple(array.shape) != shape:
+            message = f"expected {name!r} of shape {list(shape)}, got {list(array.shape)}"
+            raise CheckpointFormatError(path, message + ": it is of another model; check model.* and the run folder")
+    owner.load_state_dict({name: bt.asarray(np.array(array)) for name, array in found.items()})

@@ -1,0 +1,85 @@
+"""What the benchmark computes, never how long it took."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blutrain import benchmark
+from blutrain.benchmark import BenchError, bench, format_table, save
+from blutrain.benchmark.works import TRAIN_WORKS, select
+from blutrain.errors import InvalidInputError
+from blutrain.validation import check_config
+
+
+def test_works_are_valid_runs_with_the_names_of_the_design() -> None:
+    assert [work.name for work in TRAIN_WORKS[:2]] == ["train.nano.fp32.T128.B16.cpu", "train.30M.fp32.T256.B4.cpu"]
+    for work in TRAIN_WORKS:
+        config = work.config("data", 2)
+        check_config(config)
+        assert config.accumulation_steps() == 1
+
+
+def test_selection() -> None:
+    assert [work.model for work in select(())] == ["nano", "30M"]
+    assert [work.model for work in select(("train.124M.*", "*.nano.*tokens_per_s"))] == ["124M", "nano"]
+    with pytest.raises(InvalidInputError, match="known: train.nano"):
+        select(("gemm.*",))
+
+
+def test_bad_numbers() -> None:
+    with pytest.raises(InvalidInputError, match="'jax'"):
+        bench(peer="jax")
+    with pytest.raises(InvalidInputError, match="rounds"):
+        bench(rounds=0)
+
+
+def test_entries_are_ratios_of_medians(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    speeds = iter([100.0, 300.0, 200.0])
+
+    def ours(work: str, *_: int) -> dict[str, Any]:
+        if work == "host":
+            return {"host_us_per_step": 12.345}
+        return {"tokens_per_s": next(speeds), "peak_gib": 0.5, "arena_bytes": 103, "peak_live_bytes": 100}
+
+    monkeypatch.setattr(benchmark, "_run_ours", ours)
+    monkeypatch.setattr(
+        benchmark, "_run_torch", lambda *_: {"tokens_per_s": 50.0, "peak_gib": 1.0, "name": "torch-eager x"}
+    )
+    entries = bench(["train.nano.*"], peer="torch", rounds=3, threads=2)
+    by_work = {entry["work"]: entry for entry in entries}
+    assert list(by_work) == [
+        "train.nano.fp32.T128.B16.cpu.tokens_per_s",
+        "train.nano.fp32.T128.B16.cpu.peak_gib",
+        "train.nano.fp32.T128.B16.cpu.arena_over_live",
+        "host.captured_step.us",
+    ]
+    speed = by_work["train.nano.fp32.T128.B16.cpu.tokens_per_s"]
+    assert (speed["ours"], speed["peer"], speed["ratio"], speed["better"]) == (200, 50, 4, "higher")
+    assert by_work["train.nano.fp32.T128.B16.cpu.peak_gib"]["ratio"] == 0.5
+    assert {
+        "work",
+        "ours",
+        "peer",
+        "peer_name",
+        "ratio",
+        "better",
+        "machine",
+        "driver",
+        "commit",
+        "date",
+        "command",
+    } == (set(speed))
+    save(entries, tmp_path / "new" / "train.json")
+    assert json.loads((tmp_path / "new" / "train.json").read_text()) == entries
+    assert "4.000" in format_table(entries).splitlines()[1]
+
+
+def test_a_failing_process_is_reported_in_one_line() -> None:
+    import sys
+
+    with pytest.raises(BenchError, match=r"exit code 3: last words"):
+        benchmark._run([sys.executable, "-c", "import sys; print('last words', file=sys.stderr); sys.exit(3)"], 1)

@@ -1,0 +1,188 @@
+"""The configuration tree: reading, writing, settings, and reporting everything that is wrong at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blutrain.config import Config, ScheduleConfig
+from blutrain.config_io import config_from_dict, config_to_dict, config_to_toml, known_keys, load_config, save_config
+from blutrain.data import ShardWriter, open_dataset, prepare
+from blutrain.errors import ConfigError, InvalidInputError
+from blutrain.presets import PRESETS
+from blutrain.schedule import SCHEDULE_KINDS, learning_rates
+from blutrain.validation import check_config, find_problems
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_valid_and_survive_toml(name: str, tmp_path: Path) -> None:
+    config = load_config(preset=name)
+    check_config(config)
+    save_config(config, tmp_path / "config.toml")
+    assert load_config(tmp_path / "config.toml") == config
+    assert config_from_dict(config_to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2-44m", 45.2), ("gpt2-124m", 124.5), ("gpt2-163m", 163.1), ("gpt2-350m", 354.9), ("gpt2-774m", 774.1),
+        ("gpt2-1558m", 1557.7), ("gpt2-2420m", 2413.0),
+    ],
+)  # fmt: skip
+def test_presets_have_the_size_of_their_name(name: str, parameters: float) -> None:
+    model = PRESETS[name].model
+    c, v = model.channels, model.padded_vocab_size
+    count = v * c * (1 if model.tied_head else 2) + model.context * c + model.layers * (12 * c * c + 13 * c) + 2 * c
+    assert count / 1e6 == pytest.approx(parameters, abs=0.06)
+
+
+def test_every_field_is_documented() -> None:
+    import ast
+    import inspect
+
+    import blutrain.config as module
+
+    for cls in (node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)):
+        for field, after in zip(cls.body, cls.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign):
+                assert isinstance(after, ast.Expr), f"{cls.name}.{ast.unparse(field.target)} has no docstring"
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('preset = "gpt2-nano"\n[train]\nsteps = 7\nseed = 3\n[schedule]\nlearning_rate = 1\n')
+    config = load_config(path, settings=["train.steps=9", "data.path=some/where", "model.tied_head=false"])
+    assert config.train.steps == 9
+    assert config.train.seed == 3
+    assert config.schedule.learning_rate == 1.0
+    assert isinstance(config.schedule.learning_rate, float)
+    assert config.data.path == "some/where"
+    assert not config.model.tied_head
+    assert config.model.context == 128
+    assert load_config(settings=['data.path="quoted = x"']).data.path == "quoted = x"
+    assert load_config(settings=["data.path=007"]).data.path == "007"
+
+
+def test_all_mistakes_of_form_are_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        "[trian]\nsteps = 1\n[train]\nsteeps = 2\nmicro_batch = 1.5\n[model]\ntied_head = 1\nheads = true\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, preset="gpt2-nona", settings=["steps=5", "oops", "train.seed=abc", "data.path.x=1"])
+    found = {problem.key: problem.message for problem in caught.value.problems}
+    assert "did you mean 'train'?" in found["trian"]
+    assert "did you mean 'train.steps'?" in found["train.steeps"]
+    assert "did you mean 'train.steps'?" in found["steps"]
+    assert "did you mean 'gpt2-nano'?" in found["preset"]
+    assert found["train.micro_batch"] == "expected an integer, got 1.5"
+    assert found["train.seed"] == "expected an integer, got 'abc'"
+    assert found["model.tied_head"] == "expected true or false, got 1"
+    assert found["model.heads"] == "expected an integer, got True"
+    assert found["--set"] == "expected key=value, got 'oops'"
+    assert set(found) == {
+        "trian", "train.steeps", "steps", "preset", "train.micro_batch", "train.seed", "model.tied_head", "model.heads",
+        "--set", "data.path.x",
+    }  # fmt: skip
+    assert "\n" not in str(caught.value)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("steps = = 3")
+    with pytest.raises(ConfigError, match="not a TOML file"):
+        load_config(tmp_path / "c.toml")
+    with pytest.raises(FileNotFoundError):
+        load_config(tmp_path / "absent.toml")
+
+
+def test_all_impossible_values_are_reported_at_once() -> None:
+    config = load_config(
+        settings=[
+            "model.heads=3", "train.global_batch_tokens=2049", "optimizer.beta2=1", "schedule.kind=cosin",
+            "train.precision=fp8", "train.device=cuda", "train.steps=0", "train.seed=-1", "model.vocab_size=70000",
+            "schedule.learning_rate=nan", "optimizer.clip_norm=inf", "schedule.final_fraction=1.5", "run.folder=",
+        ]
+    )  # fmt: skip
+    problems = {problem.key: problem.message for problem in find_problems(config)}
+    assert problems["model.heads"] == "expected a divisor of model.channels = 128, got 3; take 2"
+    assert problems["train.global_batch_tokens"].endswith("= 2048, got 2049; take 2048")
+    assert "did you mean 'cosine'?" in problems["schedule.kind"]
+    assert set(problems) == {
+        "model.heads", "train.global_batch_tokens", "optimizer.beta2", "schedule.kind", "train.precision",
+        "train.device", "train.steps", "train.seed", "model.vocab_size", "schedule.learning_rate",
+        "optimizer.clip_norm", "schedule.final_fraction", "run.folder",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("key", known_keys())
+def test_no_value_crashes_the_judge(key: str) -> None:
+    section, name = key.split(".")
+    kind = type(getattr(getattr(Config(), section), name))
+    for value in {int: (-1, 0, 2**63), float: (-1.0, 0.0, 1e300), bool: (True,), str: ("", "x")}[kind]:
+        tree = config_to_dict(Config())
+        tree[section][name] = value
+        assert isinstance(find_problems(config_from_dict(tree)), list)
+
+
+def test_against_the_data(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("0123456789" * 5)
+    dataset = prepare([tmp_path / "text"], tmp_path / "data", val_fraction=0)
+    config = load_config(settings=["model.vocab_size=100", "data.tokenizer=gpt2", "model.context=51"])
+    problems = {problem.key: problem.message for problem in find_problems(config, dataset)}
+    assert "expected at most 50" in problems["model.context"]
+    assert "'bytes'" in problems["data.tokenizer"]
+    assert "at least 256" in problems["model.vocab_size"]
+    assert "expected val shards" in problems["data.path"]
+    small = load_config(settings=["model.context=50", "train.eval_every=0", "train.global_batch_tokens=800"])
+    assert find_problems(small, dataset) == []
+    with ShardWriter(tmp_path, "val", 9) as writer:
+        writer.append(np.zeros(1, np.uint16))
+    problems = find_problems(Config(), open_dataset(tmp_path))
+    assert [problem.key for problem in problems] == ["data.path", "data.path"]  # no train shards, too few val tokens
+
+
+# ---- schedules ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    kind=st.sampled_from(SCHEDULE_KINDS),
+    steps=st.integers(0, 60),
+    warmup=st.integers(0, 70),
+    final=st.floats(0, 1),
+    decay=st.floats(0, 1),
+)
+def test_schedule_bounds(kind: str, steps: int, warmup: int, final: float, decay: float) -> None:
+    schedule = ScheduleConfig(kind, 2.0, warmup, final, decay)
+    rates = learning_rates(schedule, steps)
+    assert rates.shape == (steps,)
+    assert (rates >= 0).all()
+    assert (rates <= 2.0).all()
+    ramp = rates[: min(warmup, steps)]
+    assert ramp == pytest.approx(2.0 * (np.arange(len(ramp)) + 1) / max(warmup, 1))
+    assert (np.diff(rates[max(warmup - 1, 0) :]) <= 1e-12).all()
+
+
+def test_schedule_values() -> None:
+    def rates(kind: str, **changes: float) -> list[float]:
+        schedule = dataclasses.replace(ScheduleConfig(kind, 1.0, 2, 0.1, 0.5), **changes)
+        return [round(float(rate), 6) for rate in learning_rates(schedule, 6)]
+
+    assert rates("constant") == [0.5, 1, 1, 1, 1, 1]
+    assert rates("linear") == [0.5, 1, 0.775, 0.55, 0.325, 0.1]
+    assert rates("cosine") == [0.5, 1, 0.868198, 0.55, 0.231802, 0.1]
+    assert rates("trapezoidal") == [0.5, 1, 1, 0.7, 0.4, 0.1]
+    assert rates("trapezoidal", decay_fraction=0.0) == [0.5, 1, 1, 1, 1, 1]
+    with pytest.raises(InvalidInputError, match="cosine"):
+        learning_rates(ScheduleConfig("cos"), 3)
+    with pytest.raises(InvalidInputError, match="-1"):
+        learning_rates(ScheduleConfig(), -1)
+
+
+def test_toml_text_is_stable() -> None:
+    assert config_to_toml(Config()).startswith("[model]\nlayers = 4\n")
