@@ -4,8 +4,11 @@
 // stays in scratch, dk and dv grow in the output. The order of sums is fixed by T and S alone.
 #pragma once
 
+#include <blublas/simd/exp2.h>
+
 #include "ops/attention/blocks_simd.h"
 
+namespace blutensor {
 namespace {
 
 struct BackwardScratch {
@@ -26,24 +29,24 @@ struct BackwardScratch {
 
 // Scores and dP (both [keys, queries]) become P and dS.
 void softmax_gradient_block(const BlockPair& pair, float c, float scale, BackwardScratch& s) {
-  const simd::F lanes = lane_index(), base2 = simd::broadcast(c), factor = simd::broadcast(scale), none = simd::broadcast(0.0f);
+  const F lanes = lane_index(), base2 = simd::broadcast(c), factor = simd::broadcast(scale), none = simd::broadcast(0.0f);
   for (int64_t q = 0; q < pair.padded_queries(); q += simd::kLanes) {
     const int64_t keys = smaller(pair.keys_for(q / kGroup * kGroup), pair.num_keys);
-    const simd::F negative = simd::negate(simd::load(s.logsumexp2 + q)), delta = simd::load(s.delta + q);
+    const F negative = simd::negate(simd::load(s.logsumexp2 + q)), delta = simd::load(s.delta + q);
     // Keys before `full` are seen by every lane.
     const int64_t full = pair.diagonal ? smaller(q, keys) : keys;
     float* weights = s.weights + q;
     float* grads = s.grad_scores + q;
 #pragma GCC unroll 4
     for (int64_t k = 0; k < full; ++k) {
-      const simd::F p = simd::exp2_flushed(simd::fma(simd::load(weights + k * kBlock), base2, negative));
+      const F p = simd::exp2_flushed(simd::fma(simd::load(weights + k * kBlock), base2, negative));
       simd::store(weights + k * kBlock, p);
       simd::store(grads + k * kBlock, (p * factor) * (simd::load(grads + k * kBlock) - delta));
     }
     for (int64_t k = full; k < keys; ++k) {
       const simd::M hidden = simd::less(lanes, simd::broadcast(static_cast<float>(k - q)));
-      const simd::F p = simd::exp2_flushed(simd::fma(simd::load(weights + k * kBlock), base2, negative));
-      const simd::F ds = (p * factor) * (simd::load(grads + k * kBlock) - delta);
+      const F p = simd::exp2_flushed(simd::fma(simd::load(weights + k * kBlock), base2, negative));
+      const F ds = (p * factor) * (simd::load(grads + k * kBlock) - delta);
       simd::store(weights + k * kBlock, simd::select(hidden, none, p));
       simd::store(grads + k * kBlock, simd::select(hidden, none, ds));
     }
@@ -67,7 +70,7 @@ void add_to_output(const BlockPair& pair, int64_t head_dim, int64_t width, const
   }
 }
 
-void attention_backward(const blutensor::AttentionBackward<float, float>& args) {
+void attention_backward(const AttentionBackward<float, float>& args) {
   BackwardScratch s;
   const int64_t head_dim = args.head_dim, width = round_up(head_dim, kGroup);
   const float scale = static_cast<float>(args.scale), c = static_cast<float>(args.scale * 1.44269504088896340736);
@@ -84,11 +87,11 @@ void attention_backward(const blutensor::AttentionBackward<float, float>& args) 
     for (int64_t i = 0; i < kBlock; ++i) {
       s.logsumexp2[i] = s.delta[i] = 0;
       if (i >= count) continue;
-      simd::F sum = simd::broadcast(0.0f);
+      F sum = simd::broadcast(0.0f);
       for (int64_t d = 0; d < width; d += simd::kLanes) {
         sum = simd::fma(simd::load(outputs.data + i * outputs.stride + d), simd::load(grads.data + i * grads.stride + d), sum);
       }
-      s.delta[i] = reduce_add(sum);
+      s.delta[i] = sum_lanes(sum);
       if (args.grad_logsumexp) s.delta[i] -= args.grad_logsumexp[(query + i) * args.grad_logsumexp_stride];
       s.logsumexp2[i] = args.logsumexp[query + i] * kLog2E;
     }
@@ -126,3 +129,4 @@ void attention_backward(const blutensor::AttentionBackward<float, float>& args) 
 }
 
 }  // namespace
+}  // namespace blutensor

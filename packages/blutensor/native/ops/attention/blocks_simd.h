@@ -3,16 +3,15 @@
 #pragma once
 
 #include "ops/attention/attention_kernels.h"
-#include "ops/attention/lanes.h"
 #include "ops/attention/product_simd.h"
+#include "ops/attention/transpose.h"
 
+namespace blutensor {
 namespace {
 
-using blutensor::AttentionMatrix;
-using blutensor::kAttentionMaxHeadDim;
-
-constexpr int64_t kBlock = blutensor::kAttentionQueryBlock;  // queries, and keys, of a block
-constexpr int64_t kGroup = 16;                               // granularity of causal skipping and of padding
+constexpr int64_t kBlock = kAttentionBlock;  // queries, and keys, of a block
+constexpr int64_t kGroup = 16;               // granularity of causal skipping and of padding
+constexpr float kInfinity = __builtin_inff();
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.693147180559945309417f;
 
@@ -43,7 +42,7 @@ struct Rows {
 }
 
 // Rows that lie a multiple of 1 KiB apart fall into few cache sets: 64 of them would evict each other.
-bool crowds_cache(int64_t row_stride) { return row_stride % 1024 == 0; }
+bool crowds_cache(int64_t row_stride) { return row_stride % 256 == 0; }
 
 // The block itself when its layout allows, otherwise a copy in `scratch`.
 Rows block_rows(const AttentionMatrix<const float>& m, int64_t begin, int64_t count, int64_t head_dim, int64_t padded,
@@ -126,3 +125,4 @@ void sum_over_queries(const BlockPair& pair, int64_t width, const float* weights
 }
 
 }  // namespace
+}  // namespace blutensor

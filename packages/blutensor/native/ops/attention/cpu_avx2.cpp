@@ -1,9 +1,10 @@
 // Attention with AVX2: the templates on eight lanes.
 #include "ops/attention/backward_simd.h"
+#include "ops/attention/decode_simd.h"
 #include "ops/attention/forward_simd.h"
 
 namespace blutensor {
 
-const AttentionKernels kAttentionAvx2 = {attention_forward, attention_backward, nullptr};
+void use_avx2(AttentionKernels& kernels) { kernels = {attention_forward, attention_backward, attention_decode}; }
 
 }  // namespace blutensor

@@ -13,8 +13,11 @@
 // Assumes: nothing about alignment or overlap of inputs; outputs have unit column stride.
 #pragma once
 
+#include <blublas/simd/exp2.h>
+
 #include "ops/attention/blocks_simd.h"
 
+namespace blutensor {
 namespace {
 
 struct ForwardScratch {
@@ -30,45 +33,45 @@ struct ForwardScratch {
 // Online softmax of one block of scores [keys, queries]: turns them into probabilities relative to the new maximum and
 // brings maximum, sum and correction up to date.
 void softmax_block(const BlockPair& pair, float c, bool first, ForwardScratch& s) {
-  const simd::F scale = simd::broadcast(c), lowest = simd::broadcast(-kInfinity), lanes = lane_index();
+  const F scale = simd::broadcast(c), lowest = simd::broadcast(-kInfinity), lanes = lane_index();
   for (int64_t q = 0; q < pair.padded_queries(); q += simd::kLanes) {
     float* column = s.weights + q;
     const int64_t keys = smaller(pair.keys_for(q / kGroup * kGroup), pair.num_keys);
     if (pair.diagonal) {  // mask the triangle: query lane sees key k when lane >= k - q
       for (int64_t k = q; k < keys; ++k) {
-        const simd::F x = simd::load(column + k * kBlock);
+        const F x = simd::load(column + k * kBlock);
         simd::store(column + k * kBlock, simd::select(simd::less(lanes, simd::broadcast(static_cast<float>(k - q))), lowest, x));
       }
     }
-    simd::F top[4] = {lowest, lowest, lowest, lowest};
+    F top[4] = {lowest, lowest, lowest, lowest};
     int64_t k = 0;
     for (; k + 4 <= keys; k += 4) {
 #pragma GCC unroll 4
       for (int u = 0; u < 4; ++u) top[u] = simd::max(simd::load(column + (k + u) * kBlock), top[u]);
     }
     for (; k < keys; ++k) top[0] = simd::max(simd::load(column + k * kBlock), top[0]);
-    const simd::F before = first ? lowest : simd::load(s.maximum + q);
-    const simd::F now = simd::max(simd::max(simd::max(top[0], top[1]), simd::max(top[2], top[3])), before);
+    const F before = first ? lowest : simd::load(s.maximum + q);
+    const F now = simd::max(simd::max(simd::max(top[0], top[1]), simd::max(top[2], top[3])), before);
     // While every score is -inf there is nothing to be relative to: 0 keeps the exponents at -inf instead of NaN.
-    const simd::F shift = simd::select(simd::equal(now, lowest), simd::broadcast(0.0f), now) * scale;
-    const simd::F negative = simd::negate(shift);
-    simd::F total[4] = {simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f)};
+    const F shift = simd::select(simd::equal(now, lowest), simd::broadcast(0.0f), now) * scale;
+    const F negative = simd::negate(shift);
+    F total[4] = {simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f)};
     for (k = 0; k + 4 <= keys; k += 4) {
 #pragma GCC unroll 4
       for (int u = 0; u < 4; ++u) {
-        const simd::F p = simd::exp2_flushed(simd::fma(simd::load(column + (k + u) * kBlock), scale, negative));
+        const F p = simd::exp2_flushed(simd::fma(simd::load(column + (k + u) * kBlock), scale, negative));
         simd::store(column + (k + u) * kBlock, p);
         total[u] = total[u] + p;
       }
     }
     for (; k < keys; ++k) {
-      const simd::F p = simd::exp2_flushed(simd::fma(simd::load(column + k * kBlock), scale, negative));
+      const F p = simd::exp2_flushed(simd::fma(simd::load(column + k * kBlock), scale, negative));
       simd::store(column + k * kBlock, p);
       total[0] = total[0] + p;
     }
-    simd::F sum = (total[0] + total[1]) + (total[2] + total[3]);
+    F sum = (total[0] + total[1]) + (total[2] + total[3]);
     if (!first) {
-      const simd::F correction = simd::exp2_flushed(simd::fma(before, scale, negative));
+      const F correction = simd::exp2_flushed(simd::fma(before, scale, negative));
       simd::store(s.correction + q, correction);
       sum = simd::fma(simd::load(s.sum + q), correction, sum);
     }
@@ -77,7 +80,7 @@ void softmax_block(const BlockPair& pair, float c, bool first, ForwardScratch& s
   }
 }
 
-void attention_forward(const blutensor::AttentionForward<float, float>& args) {
+void attention_forward(const AttentionForward<float, float>& args) {
   ForwardScratch s;
   const int64_t head_dim = args.head_dim, width = round_up(head_dim, kGroup);
   const int64_t num_queries = args.query_end - args.query_begin;
@@ -111,7 +114,7 @@ void attention_forward(const blutensor::AttentionForward<float, float>& args) {
       args.logsumexp[args.query_begin + i] = -kInfinity;
       continue;
     }
-    const simd::F inverse = simd::broadcast(1.0f / s.sum[i]);
+    const F inverse = simd::broadcast(1.0f / s.sum[i]);
     const float* row = s.output + i * width;
     int64_t d = 0;
     for (; d + simd::kLanes <= head_dim; d += simd::kLanes) simd::store(out + d, simd::load(row + d) * inverse);
@@ -121,3 +124,4 @@ void attention_forward(const blutensor::AttentionForward<float, float>& args) {
 }
 
 }  // namespace
+}  // namespace blutensor

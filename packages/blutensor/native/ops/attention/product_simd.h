@@ -9,8 +9,9 @@
 
 #include <cstdint>
 
-#include "ops/attention/lanes.h"
+#include "ops/simd/lanes.h"
 
+namespace blutensor {
 namespace {
 
 // What happens to C: overwritten, or C * row_scale + product (row_scale nullptr: 1).
@@ -22,19 +23,19 @@ struct Accumulate {
 template <int kRows, int kVectors, bool kTransposed>
 inline void product_tile(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
                          Accumulate how, int64_t first_row) {
-  simd::F sum[kRows][kVectors];
+  F sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sum[i][j] = simd::broadcast(0.0f);
   }
   for (int64_t p = 0; p < depth; ++p) {
-    simd::F right[kVectors];
+    F right[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) right[j] = simd::load(b + j * simd::kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const simd::F left = simd::broadcast(kTransposed ? a[i] : a[i * lda]);
+      const F left = simd::broadcast(kTransposed ? a[i] : a[i * lda]);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) sum[i][j] = simd::fma(left, right[j], sum[i][j]);
     }
@@ -53,7 +54,7 @@ inline void product_tile(int64_t depth, const float* a, int64_t lda, const float
         simd::store(row + j * simd::kLanes, simd::load(row + j * simd::kLanes) + sum[i][j]);
       }
     } else {
-      const simd::F factor = simd::broadcast(how.row_scale[first_row + i]);
+      const F factor = simd::broadcast(how.row_scale[first_row + i]);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {
         simd::store(row + j * simd::kLanes, simd::fma(simd::load(row + j * simd::kLanes), factor, sum[i][j]));
@@ -106,3 +107,4 @@ template <bool kTransposed>
 }
 
 }  // namespace
+}  // namespace blutensor

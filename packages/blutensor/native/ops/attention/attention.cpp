@@ -1,0 +1,332 @@
+// scaled_dot_product_attention, its gradient, and attention_decode.
+//
+// Shapes: query [..., T, D], key and value [..., S, D] with the same leading axes (batch and heads); output like query,
+// logsumexp [..., T]. The kernels see one (batch, head) pair at a time.
+#include <cmath>
+
+#include "ops/all_operators.h"
+#include "ops/attention/attention_kernels.h"
+#include "ops/kernels.h"
+#include "ops/parallel.h"
+#include "ops/registry.h"
+
+namespace blutensor {
+
+namespace {
+
+constexpr const char* kName = "scaled_dot_product_attention";
+
+// ---------------------------------------------------------------- geometry
+
+// [..., H, T, D] lies as [..., T, H, D] in memory, so that merging heads afterwards is a view. Row-major below rank 4.
+TensorSpec heads_inside(DType dtype, const Shape& shape) {
+  const int rank = shape.size();
+  if (rank < 4) return {dtype, shape, {}, false};
+  Shape memory = shape;
+  std::swap(memory[rank - 3], memory[rank - 2]);
+  Strides strides = contiguous_strides(memory);
+  std::swap(strides[rank - 3], strides[rank - 2]);
+  return {dtype, shape, strides, true};
+}
+
+DType stat_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+// The leading axes of an operand; index of a pair to an offset in elements. `inner` trailing axes are left out.
+class Pairs {
+ public:
+  Pairs(const View& view, int inner) : shape_(view.shape), strides_(view.strides), rank_(view.rank() - inner) {}
+  int64_t count() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank_; ++i) n *= shape_[i];
+    return n;
+  }
+  int64_t offset(int64_t pair) const {
+    int64_t sum = 0;
+    for (int i = rank_ - 1; i >= 0; --i) {
+      sum += pair % shape_[i] * strides_[i];
+      pair /= shape_[i];
+    }
+    return sum;
+  }
+
+ private:
+  Shape shape_;
+  Strides strides_;
+  int rank_;
+};
+
+template <class T>
+AttentionMatrix<T> matrix(const View& view, int64_t pair) {
+  const int rank = view.rank();
+  return {view.ptr<T>() + Pairs(view, 2).offset(pair), view.strides[rank - 2], view.strides[rank - 1]};
+}
+
+// Attribute 0 stands for 1 / sqrt(D).
+double resolve_scale(double scale, int64_t head_dim) {
+  return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(head_dim, 1)));
+}
+
+// ---------------------------------------------------------------- validation
+
+void check_operand(const char* op, const Tensor& t, const char* name, const Tensor& query) {
+  require_type(t.dtype() == query.dtype(), "[", op, "] expected ", name, " of dtype ", dtype_name(query.dtype()), " like query, got ",
+               describe(t));
+  bool same = t.rank() == query.rank();
+  for (int i = 0; same && i < t.rank(); ++i) same = i == t.rank() - 2 || t.shape()[i] == query.shape()[i];
+  require(same, "[", op, "] expected ", name, " [..., S, D] with the leading axes and the D of query ", query.shape(), ", got ", t.shape());
+}
+
+void check_operands(const char* op, const Tensor& query, const Tensor& key, const Tensor& value) {
+  require_type(is_floating(query.dtype()), "[", op, "] expected floating-point query, key and value, got ", describe(query));
+  require(query.rank() >= 2, "[", op, "] expected query [..., T, D], got shape ", query.shape());
+  check_operand(op, key, "key", query);
+  check_operand(op, value, "value", query);
+  require(key.shape() == value.shape(), "[", op, "] expected key and value of one shape, got ", key.shape(), " and ", value.shape());
+  require(query.size(-1) <= kAttentionMaxHeadDim, "[", op, "] expected a head dimension of at most ", kAttentionMaxHeadDim, ", got ",
+          query.size(-1), ": use more heads");
+}
+
+Shape without_last(Shape shape) {
+  shape.resize(shape.size() - 1);
+  return shape;
+}
+
+// ---------------------------------------------------------------- forward
+
+std::vector<TensorSpec> infer_forward(const OpCall& call) {
+  const Tensor& query = call.inputs[0];
+  check_operands(kName, query, call.inputs[1], call.inputs[2]);
+  require(std::isfinite(call.attrs.f(1)), "[", kName, "] expected a finite scale, got ", call.attrs.f(1));
+  return {heads_inside(query.dtype(), query.shape()), {stat_dtype(query.dtype()), without_last(query.shape()), {}, false}};
+}
+
+// Tasks below this many multiply-adds are handed out together.
+constexpr int64_t kMinTaskWork = 1 << 19;
+
+void launch_forward(const Launch& launch) {
+  const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2];
+  const View &output = launch.outputs[0], &logsumexp = launch.outputs[1];
+  const int rank = query.rank();
+  const int64_t num_queries = query.shape[rank - 2], num_keys = key.shape[rank - 2], head_dim = query.shape[rank - 1];
+  const int64_t num_pairs = Pairs(query, 2).count(), num_blocks = (num_queries + kAttentionBlock - 1) / kAttentionBlock;
+  visit_floating(query.dtype, kName, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Stat = compute_t<T>;
+    const int64_t work = 2 * kAttentionBlock * std::max<int64_t>(num_keys * head_dim, 1);
+    parallel_for(num_pairs * num_blocks, (kMinTaskWork + work - 1) / work, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        // Causal blocks grow with their index: the longest of a pair come first.
+        const int64_t pair = task / num_blocks, block = num_blocks - 1 - task % num_blocks;
+        AttentionForward<T, Stat> args;
+        args.query = matrix<const T>(query, pair);
+        args.key = matrix<const T>(key, pair);
+        args.value = matrix<const T>(value, pair);
+        args.output = matrix<T>(output, pair);
+        args.logsumexp = logsumexp.ptr<Stat>() + pair * num_queries;
+        args.num_keys = num_keys;
+        args.head_dim = head_dim;
+        args.query_begin = block * kAttentionBlock;
+        args.query_end = std::min(num_queries, args.query_begin + kAttentionBlock);
+        args.causal = launch.attrs.b(0);
+        args.scale = resolve_scale(launch.attrs.f(1), head_dim);
+        if constexpr (std::is_same_v<T, float>) {
+          kernels().attention.forward(args);
+        } else {
+          attention_forward_reference(args);
+        }
+      }
+    });
+  });
+}
+
+Tensors forward_gradient(GradContext& ctx) {
+  static const OpRef backward{"scaled_dot_product_attention_backward"}, full{"full"};
+  Tensor grad = ctx.grad_output(0);
+  const Tensor grad_logsumexp = ctx.grad_output(1);
+  Tensors grads(3);
+  if (!grad.defined() && !grad_logsumexp.defined()) return grads;
+  if (!grad.defined()) {
+    const TensorSpec& spec = ctx.output_spec(0);
+    grad = full({}, {Attr::of_ints(spec.shape), Attr::of_float(0), Attr::of_dtype(spec.dtype)});
+  }
+  const Tensors all = backward.many({grad, ctx.input(0), ctx.input(1), ctx.input(2), ctx.output(0), ctx.output(1), grad_logsumexp},
+                                    {ctx.attrs()[0], ctx.attrs()[1]});
+  for (int i = 0; i < 3; ++i)
+    if (ctx.needs(i)) grads[static_cast<size_t>(i)] = all[static_cast<size_t>(i)];
+  return grads;
+}
+
+// ---------------------------------------------------------------- backward
+
+std::vector<TensorSpec> infer_backward(const OpCall& call) {
+  const char* op = "scaled_dot_product_attention_backward";
+  const Tensor &grad = call.inputs[0], &query = call.inputs[1], &key = call.inputs[2], &output = call.inputs[4];
+  check_operands(op, query, key, call.inputs[3]);
+  for (const Tensor& t : {grad, output})
+    require(t.shape() == query.shape() && t.dtype() == query.dtype(), "[", op, "] expected grad_output and output like query ",
+            describe(query), ", got ", describe(t));
+  const Shape rows = without_last(query.shape());
+  for (const Tensor& t : {call.inputs[5], call.inputs[6]})
+    if (t.defined())
+      require(t.shape() == rows && t.dtype() == stat_dtype(query.dtype()), "[", op, "] expected logsumexp of shape ", rows, ", got ",
+              describe(t));
+  require(call.inputs[5].contiguous(), "[", op, "] expected a contiguous logsumexp");
+  return {heads_inside(query.dtype(), query.shape()), heads_inside(key.dtype(), key.shape()), heads_inside(key.dtype(), key.shape())};
+}
+
+size_t workspace_backward(const Launch& launch) {
+  return static_cast<size_t>(launch.inputs[5].numel()) * dtype_size(launch.inputs[5].dtype);
+}
+
+void launch_backward(const Launch& launch) {
+  const View &grad = launch.inputs[0], &query = launch.inputs[1], &key = launch.inputs[2], &value = launch.inputs[3];
+  const View &output = launch.inputs[4], &logsumexp = launch.inputs[5], &grad_logsumexp = launch.inputs[6];
+  const int rank = query.rank();
+  const int64_t num_queries = query.shape[rank - 2], num_keys = key.shape[rank - 2], head_dim = query.shape[rank - 1];
+  visit_floating(query.dtype, kName, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Stat = compute_t<T>;
+    const int64_t work = 5 * std::max<int64_t>(num_queries * num_keys * head_dim, 1);
+    parallel_for(Pairs(query, 2).count(), (kMinTaskWork + work - 1) / work, [&](int64_t begin, int64_t end) {
+      for (int64_t pair = begin; pair < end; ++pair) {
+        AttentionBackward<T, Stat> args;
+        args.query = matrix<const T>(query, pair);
+        args.key = matrix<const T>(key, pair);
+        args.value = matrix<const T>(value, pair);
+        args.output = matrix<const T>(output, pair);
+        args.grad_output = matrix<const T>(grad, pair);
+        args.logsumexp = logsumexp.ptr<const Stat>() + pair * num_queries;
+        if (grad_logsumexp.defined()) {
+          args.grad_logsumexp = grad_logsumexp.ptr<const Stat>() + Pairs(grad_logsumexp, 1).offset(pair);
+          args.grad_logsumexp_stride = grad_logsumexp.strides.back();
+        }
+        args.delta = static_cast<Stat*>(launch.workspace) + pair * num_queries;
+        args.grad_query = matrix<T>(launch.outputs[0], pair);
+        args.grad_key = matrix<T>(launch.outputs[1], pair);
+        args.grad_value = matrix<T>(launch.outputs[2], pair);
+        args.num_queries = num_queries;
+        args.num_keys = num_keys;
+        args.head_dim = head_dim;
+        args.causal = launch.attrs.b(0);
+        args.scale = resolve_scale(launch.attrs.f(1), head_dim);
+        if constexpr (std::is_same_v<T, float>) {
+          kernels().attention.backward(args);
+        } else {
+          attention_backward_reference(args);
+        }
+      }
+    });
+  });
+}
+
+// ---------------------------------------------------------------- decode
+
+std::vector<TensorSpec> infer_decode(const OpCall& call) {
+  const char* op = "attention_decode";
+  const Tensor &query = call.inputs[0], &key = call.inputs[1], &position = call.inputs[3];
+  check_operands(op, query, key, call.inputs[2]);
+  require(query.size(-2) == 1, "[", op, "] expected query [..., 1, D], got shape ", query.shape());
+  require_type(position.dtype() == DType::int32 || position.dtype() == DType::int64, "[", op,
+               "] expected an int32 or int64 position, got ", describe(position));
+  require(position.rank() == 0, "[", op, "] expected a 0-d position, got shape ", position.shape());
+  return {heads_inside(query.dtype(), query.shape())};
+}
+
+void launch_decode(const Launch& launch) {
+  const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2], &position = launch.inputs[3];
+  const int64_t at = position.dtype == DType::int32 ? *position.ptr<int32_t>() : *position.ptr<int64_t>();
+  const int64_t capacity = key.shape[key.rank() - 2], head_dim = query.shape.back();
+  if (at < 0 || at >= capacity)
+    fail(Status::index, "[attention_decode] expected a position in [0, ", capacity, "), the rows of the cache, got ", at);
+  visit_floating(query.dtype, "attention_decode", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t work = 2 * std::max<int64_t>((at + 1) * head_dim, 1);
+    parallel_for(Pairs(query, 2).count(), (kMinTaskWork / 8 + work - 1) / work, [&](int64_t begin, int64_t end) {
+      for (int64_t pair = begin; pair < end; ++pair) {
+        AttentionDecode<T> args;
+        args.query = matrix<const T>(query, pair);
+        args.key = matrix<const T>(key, pair);
+        args.value = matrix<const T>(value, pair);
+        args.output = matrix<T>(launch.outputs[0], pair);
+        args.num_keys = at + 1;
+        args.head_dim = head_dim;
+        args.scale = resolve_scale(launch.attrs.f(0), head_dim);
+        if constexpr (std::is_same_v<T, float>) {
+          kernels().attention.decode(args);
+        } else {
+          attention_decode_reference(args);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_attention(OperatorRegistry& registry) {
+  using Kind = InputSpec::Kind;
+  const AttrSpec causal{"is_causal", AttrKind::boolean, Attr::of_bool(false), false, {}};
+  const AttrSpec scale{"scale", AttrKind::floating, Attr::of_float(0), false, {}};
+  {
+    Operator op;
+    op.name = kName;
+    op.doc =
+        "softmax(scale * query @ key^T) @ value over the last two axes, without ever holding the [T, S] matrix. query: [..., T, D], key and value: "
+        "[..., S, D] with the same leading axes, any strides, D <= 256, any floating dtype. Results: output [..., T, D] and logsumexp [..., T] (natural "
+        "logarithm of the sum of exp(scores); float32, float64 for float64). is_causal: query i sees keys 0..i, also when T != S (PyTorch's top-left "
+        "alignment); values behind the mask must be finite. scale 0 stands for 1/sqrt(D). From rank 4 on, the output lies in memory as [..., T, H, D]: "
+        "permuting and merging heads copies nothing. Queries that see only -inf give NaN; S = 0 gives 0. Method: FlashAttention-2 (Dao, 2023).";
+    op.category = "Neural network";
+    op.inputs = {{"query", Kind::required}, {"key", Kind::required}, {"value", Kind::required}};
+    op.attrs = {causal, scale};
+    op.num_outputs = 2;
+    op.output_names = {"output", "logsumexp"};
+    op.infer = infer_forward;
+    op.launch_cpu = launch_forward;
+    op.gradient = forward_gradient;
+    op.save_inputs = 0b111;
+    op.save_outputs = 0b11;
+    op.grad_cases = {
+        {{{1, 2, 5, 3}, {1, 2, 5, 3}, {1, 2, 5, 3}}, {Attr::of_bool(true), Attr::of_float(0)}, "normal"},
+        {{{2, 3, 4}, {2, 5, 4}, {2, 5, 4}}, {Attr::of_bool(false), Attr::of_float(0.7)}, "normal"},
+        {{{4, 3}, {2, 3}, {2, 3}}, {Attr::of_bool(true), Attr::of_float(-0.5)}, "normal"},
+    };
+    registry.add(std::move(op));
+  }
+  {
+    Operator op;
+    op.name = "scaled_dot_product_attention_backward";
+    op.doc =
+        "Gradients of scaled_dot_product_attention with respect to query, key and value; probabilities are recomputed from logsumexp [..., T]. "
+        "grad_logsumexp [..., T] may be missing. Each result has the shape of its operand and, from rank 4 on, lies in memory as [..., T, H, D]. The order "
+        "of every sum is fixed by the shapes.";
+    op.category = "Gradients";
+    op.inputs = {{"grad_output", Kind::required}, {"query", Kind::required},     {"key", Kind::required},
+                 {"value", Kind::required},       {"output", Kind::required},    {"logsumexp", Kind::required},
+                 {"grad_logsumexp", Kind::optional}};
+    op.attrs = {causal, scale};
+    op.num_outputs = 3;
+    op.output_names = {"grad_query", "grad_key", "grad_value"};
+    op.infer = infer_backward;
+    op.workspace = workspace_backward;
+    op.launch_cpu = launch_backward;
+    op.is_public = false;
+    registry.add(std::move(op));
+  }
+  {
+    Operator op;
+    op.name = "attention_decode";
+    op.doc =
+        "Attention of one new token over a cache: query [..., 1, D] against rows 0..position of key_cache and value_cache [..., Tmax, D] (any strides); "
+        "result [..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), IndexError otherwise. scale 0 stands for 1/sqrt(D). No gradient.";
+    op.category = "Neural network";
+    op.inputs = {{"query", Kind::required}, {"key_cache", Kind::required}, {"value_cache", Kind::required}, {"position", Kind::required}};
+    op.attrs = {scale};
+    op.output_names = {"output"};
+    op.infer = infer_decode;
+    op.launch_cpu = launch_decode;
+    registry.add(std::move(op));
+  }
+}
+
+}  // namespace blutensor
