@@ -1,0 +1,53 @@
+"""blutensor: tensors, operators, reverse-mode autograd, modules, optimizers, and capture of whole steps.
+
+Names follow the Python array API standard, and PyTorch's for neural-network functions.
+"""
+
+import libblutensor
+
+libblutensor.load_library()  # libblualloc and libblublas first, each with its ABI checked
+
+from blublas import num_threads, set_num_threads  # noqa: E402
+
+from . import _operators, nn, optim, random  # noqa: E402
+from ._operators import *  # noqa: E402, F403
+from .autograd import (  # noqa: E402
+    backward,
+    custom_gradient,
+    enable_grad,
+    grad,
+    graph_stats,
+    is_grad_enabled,
+    no_grad,
+    recompute,
+)
+from .creation import (  # noqa: E402
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    from_dlpack,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from .dtypes import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint8, uint16  # noqa: E402
+from .errors import (  # noqa: E402
+    AutogradError,
+    CaptureError,
+    DTypeError,
+    IndexOutOfRangeError,
+    ShapeError,
+    UnsupportedError,
+)
+from .gradcheck import gradcheck  # noqa: E402
+from .indexing import index_write_  # noqa: E402
+from .process import isa, set_isa  # noqa: E402
+from .program import CapturedFunction, Program, ProgramFamily, RunInterrupted, Source, capture, is_capturing  # noqa: E402
+from .random import Generator, default_generator, manual_seed  # noqa: E402
+from .tensor import Tensor  # noqa: E402
+
+__version__ = "0.1.0"

@@ -1,0 +1,170 @@
+"""Calling native operators: handles and attributes in, tensors out."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _native, dtypes
+from ._table import ATTR_KINDS, OperatorSpec
+from .errors import DTypeError, ShapeError
+from .tensor import Tensor
+
+_lib_call = _native.lib.blutensor_call
+_ARRAYS = [ctypes.c_void_p * n for n in range(64)]
+_CACHE_LIMIT = 8192
+
+AttrArray = ctypes.Array[_native.Attr]
+
+
+def _handles(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    n = len(tensors)
+    array = _ARRAYS[n] if n < 64 else ctypes.c_void_p * n
+    return array(*[None if t is None else t._handle for t in tensors])
+
+
+def invoke(
+    op_id: int, tensors: Sequence[Tensor | None], attrs: AttrArray | None, num_outputs: int, list_length: int = 0
+) -> list[Tensor]:
+    """One native call. `tensors`: fixed inputs, then the lists."""
+    outputs = _ARRAYS[num_outputs]()
+    count = ctypes.c_int32()
+    status = _lib_call(
+        op_id,
+        _handles(tensors),
+        len(tensors),
+        list_length,
+        attrs,
+        0 if attrs is None else len(attrs),
+        outputs,
+        num_outputs,
+        ctypes.byref(count),
+    )
+    if status:
+        _native.raise_status(status)
+    return [Tensor._adopt(outputs[i]) for i in range(count.value)]
+
+
+def invoke_one(op_id: int, tensors: Sequence[Tensor | None], attrs: AttrArray | None) -> Tensor:
+    """One native call with one output."""
+    n = len(tensors)
+    output = ctypes.c_void_p()
+    count = ctypes.c_int32()
+    status = _lib_call(
+        op_id,
+        _handles(tensors),
+        n,
+        0,
+        attrs,
+        0 if attrs is None else len(attrs),
+        ctypes.byref(output),
+        1,
+        ctypes.byref(count),
+    )
+    if status:
+        _native.raise_status(status)
+    return Tensor._adopt(output.value)
+
+
+def _set(attr: _native.Attr, op: str, name: str, kind: str, value: Any, keep: list[Any]) -> None:
+    attr.kind = ATTR_KINDS[kind]
+    try:
+        if kind == "floating":
+            attr.f = float(value)
+        elif kind == "integers":
+            values = [value.__index__()] if hasattr(value, "__index__") else [v.__index__() for v in value]
+            if len(values) > _native.MAX_RANK:
+                raise ShapeError(f"[{op}] expected at most {_native.MAX_RANK} values for '{name}', got {len(values)}")
+            array = _native.int64_array(values)
+            keep.append(array)
+            attr.count, attr.ints = len(values), ctypes.cast(array, ctypes.POINTER(ctypes.c_int64))
+        elif kind == "dtype":
+            attr.i = dtypes.as_dtype(value).number
+        elif kind == "string":
+            text = value.encode()
+            keep.append(text)
+            attr.s = text
+        elif kind == "boolean":
+            attr.i = bool(value)
+        else:
+            attr.i = value.__index__()
+    except (AttributeError, TypeError) as error:
+        if isinstance(error, DTypeError):
+            raise
+        raise DTypeError(f"[{op}] expected {kind} for '{name}', got {value!r}") from None
+
+
+class AttrBuilder:
+    """Builds (and keeps) the attribute arrays of one operator; called with the values in the table's order."""
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self._spec = spec
+        self._cache: dict[tuple[Any, ...], AttrArray] = {}
+
+    def __call__(self, *values: Any) -> AttrArray:
+        try:
+            # 1, 1.0 and True are equal keys but different attributes only across kinds, and a slot has one kind.
+            found = self._cache.get(values)
+        except TypeError:  # a list
+            values = tuple(tuple(v) if isinstance(v, list) else v for v in values)
+            found = self._cache.get(values)
+        if found is not None and 0.0 not in values:  # 0.0 == -0.0
+            return found
+        array = self.build(values)
+        if len(self._cache) >= _CACHE_LIMIT:
+            self._cache.clear()
+        self._cache[values] = array
+        return array
+
+    def build(self, values: Sequence[Any]) -> AttrArray:
+        """A fresh array."""
+        spec = self._spec
+        keep: list[Any] = []
+        array = (_native.Attr * len(spec.attrs))()
+        for attr, given, slot in zip(spec.attrs, values, array, strict=True):
+            value = attr.default if given is None else given
+            if attr.choices and value not in attr.choices:
+                raise ShapeError(f"[{spec.name}] expected {attr.name} to be one of {', '.join(attr.choices)}, got {value!r}")
+            _set(slot, spec.name, attr.name, attr.kind, value, keep)
+        array._keep = keep  # type: ignore[attr-defined]
+        return array
+
+
+def need_tensor(op: str, name: str, value: object) -> Tensor:
+    """The value, if it is a tensor.
+
+    Raises:
+        DTypeError: It is something else.
+    """
+    if not isinstance(value, Tensor):
+        raise DTypeError(
+            f"[{op}] expected a blutensor.Tensor for '{name}', got {type(value).__name__}; use blutensor.asarray"
+        )
+    return value
+
+
+def scalars_to_tensors(
+    op: str, values: tuple[Any, ...], names: tuple[str, ...], full: Callable[..., Tensor]
+) -> tuple[Tensor, ...]:
+    """Turns Python numbers among operands into 0-d tensors of the first tensor's dtype.
+
+    A float beside integer tensors becomes float32, as in PyTorch; numbers alone become float32, int64 or bool.
+    """
+    dtype = next((v.dtype for v in values if isinstance(v, Tensor)), None)
+
+    def convert(value: Any, name: str) -> Tensor:
+        if isinstance(value, Tensor):
+            return value
+        if not isinstance(value, (bool, int, float)):
+            return need_tensor(op, name, value)
+        own = dtypes.bool_ if isinstance(value, bool) else dtypes.int64 if isinstance(value, int) else dtypes.float32
+        if dtype is None or (own.kind == "floating" and not dtype.is_floating):
+            target = own
+        elif dtype.kind == "bool" and own.kind != "bool":
+            target = own
+        else:
+            target = dtype
+        return full((), value, target)
+
+    return tuple(convert(v, n) for v, n in zip(values, names, strict=True))

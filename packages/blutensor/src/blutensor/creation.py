@@ -1,0 +1,69 @@
+"""Making tensors. Names follow the Python array API standard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import _operators, dtypes
+from .errors import DTypeError
+from .interop import asarray, empty, from_dlpack
+from .tensor import Scalar, Tensor
+
+__all__ = ["arange", "asarray", "empty", "empty_like", "from_dlpack", "full", "full_like", "ones", "ones_like",
+           "zeros", "zeros_like"]  # fmt: skip
+
+Shape = int | Sequence[int]
+
+
+def full(
+    shape: Shape, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str = "cpu"
+) -> Tensor:
+    """A tensor of one value; dtype defaults to bool, int64 or float32 by the value's type."""
+    if device != "cpu":
+        raise DTypeError(f"[full] expected device 'cpu', got {device!r}")
+    if dtype is None:
+        kind = {bool: dtypes.bool_, int: dtypes.int64}.get(type(fill_value), dtypes.float32)
+        dtype = kind
+    return _operators.full(shape, fill_value, dtype)  # type: ignore[attr-defined,no-any-return]
+
+
+def zeros(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:
+    """A tensor of zeros."""
+    return full(shape, 0, dtype=dtype, device=device)
+
+
+def ones(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:
+    """A tensor of ones."""
+    return full(shape, 1, dtype=dtype, device=device)
+
+
+def full_like(x: Tensor, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None) -> Tensor:
+    """`full` with the shape (and, by default, dtype) of x."""
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype)
+
+
+def zeros_like(x: Tensor, *, dtype: dtypes.DType | str | None = None) -> Tensor:
+    """`zeros` with the shape (and, by default, dtype) of x."""
+    return full_like(x, 0, dtype=dtype)
+
+
+def ones_like(x: Tensor, *, dtype: dtypes.DType | str | None = None) -> Tensor:
+    """`ones` with the shape (and, by default, dtype) of x."""
+    return full_like(x, 1, dtype=dtype)
+
+
+def empty_like(x: Tensor, *, dtype: dtypes.DType | str | None = None) -> Tensor:
+    """`empty` with the shape (and, by default, dtype) of x."""
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype)
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1, *, dtype: dtypes.DType | str | None = None
+) -> Tensor:
+    """start, start + step, ... below stop (1-d); int64 when all are integers, else float32."""
+    if stop is None:
+        start, stop = 0, start
+    if dtype is None:
+        integral = all(isinstance(v, int) for v in (start, stop, step))
+        dtype = dtypes.int64 if integral else dtypes.float32
+    return _operators.arange(start, stop, step, dtype)  # type: ignore[attr-defined,no-any-return]

@@ -1,0 +1,27 @@
+"""Errors of blutensor. All are subclasses of what Python itself would raise."""
+
+from __future__ import annotations
+
+
+class ShapeError(ValueError):
+    """A shape, size, stride or value that an operator cannot take."""
+
+
+class DTypeError(TypeError):
+    """A dtype or device that an operator cannot take."""
+
+
+class IndexOutOfRangeError(IndexError):
+    """An id, target, position or axis outside its range."""
+
+
+class CaptureError(RuntimeError):
+    """Something that a captured function cannot do, or two recordings that differ."""
+
+
+class AutogradError(RuntimeError):
+    """A graph that cannot be differentiated: freed, written over in place, or not recorded."""
+
+
+class UnsupportedError(NotImplementedError):
+    """A device, kernel or instruction set that this build or machine does not have."""

@@ -1,0 +1,194 @@
+"""NumPy and DLPack, both ways, without copies."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native, dtypes
+from .errors import DTypeError, ShapeError
+from .tensor import Tensor
+
+_lib = _native.lib
+_python = ctypes.pythonapi
+_python.PyCapsule_New.restype = ctypes.py_object
+_python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_python.PyCapsule_IsValid.restype = ctypes.c_int
+_python.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_python.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_python.PyCapsule_SetName.restype = ctypes.c_int
+_python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+# A destructor sees a dying capsule, which must not become a Python object again: raw pointers only.
+_raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
+_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+
+_DLTENSOR, _USED = b"dltensor", b"used_dltensor"
+
+# What foreign storages keep alive, by the context number that their release callback gets.
+_alive: dict[int, object] = {}
+_contexts = itertools.count(1)
+
+
+@_native.ReleaseFn
+def _forget(context: int | None) -> None:
+    if context is not None:
+        _alive.pop(context, None)
+
+
+class _ManagedTensor(ctypes.Structure):
+    """The end of DLPack's DLManagedTensor; the tensor in front of it has a fixed size."""
+
+    _fields_ = (
+        ("dl_tensor", ctypes.c_byte * 48),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    )
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _capsule_destructor(capsule: int) -> None:
+    if _raw_is_valid(capsule, _DLTENSOR):  # nobody consumed it
+        managed = _raw_pointer(capsule, _DLTENSOR)
+        ctypes.cast(managed, ctypes.POINTER(_ManagedTensor)).contents.deleter(managed)
+
+
+def to_capsule(tensor: Tensor, copy: bool | None = None) -> object:
+    """A DLPack capsule over the tensor's memory (`copy=True`: over a copy)."""
+    if tensor.requires_grad:
+        raise RuntimeError("[__dlpack__] this tensor requires a gradient; export .detach()")
+    if copy:
+        from . import _operators
+
+        tensor = _operators.copy(tensor)
+    managed = ctypes.c_void_p()
+    _native.check(_lib.blutensor_to_dlpack(tensor._handle, ctypes.byref(managed)))
+    return _python.PyCapsule_New(managed, _DLTENSOR, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
+
+
+def from_dlpack(x: Any) -> Tensor:
+    """A tensor over the memory of any CPU object with `__dlpack__`, without a copy.
+
+    Raises:
+        DTypeError: No DLPack object, another device, or an element type that has no counterpart here.
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise DTypeError(f"[from_dlpack] expected an object with __dlpack__, got {type(x).__name__}")
+    device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (1, 0)
+    if device[0] not in (1, 3):
+        raise DTypeError(f"[from_dlpack] expected memory of the cpu, got DLPack device {tuple(device)}")
+    capsule = x.__dlpack__()
+    if not _python.PyCapsule_IsValid(capsule, _DLTENSOR):
+        raise DTypeError("[from_dlpack] expected a fresh 'dltensor' capsule")
+    out = ctypes.c_void_p()
+    _native.check(_lib.blutensor_from_dlpack(_python.PyCapsule_GetPointer(capsule, _DLTENSOR), ctypes.byref(out)))
+    _python.PyCapsule_SetName(capsule, _USED)
+    return Tensor._adopt(out.value)
+
+
+def from_numpy(array: npt.NDArray[Any]) -> Tensor:
+    """A tensor over the memory of a NumPy array, without a copy; it keeps the array alive.
+
+    Raises:
+        DTypeError: An element type without counterpart, or a byte order that is not the machine's.
+        ShapeError: Memory that may not be written, or strides that are no multiple of the element size.
+    """
+    dtype = dtypes.as_dtype(array.dtype)
+    if not array.dtype.isnative:
+        raise DTypeError(f"[from_numpy] expected the machine's byte order, got {array.dtype}")
+    if not array.flags.writeable:
+        raise ShapeError("[from_numpy] expected a writeable array; use asarray(array, copy=True)")
+    if any(s % dtype.itemsize for s in array.strides):
+        raise ShapeError(f"[from_numpy] expected strides in whole elements of {dtype.itemsize} bytes, got {array.strides}")
+    context = next(_contexts)
+    _alive[context] = array
+    out = ctypes.c_void_p()
+    status = _lib.blutensor_from_memory(
+        array.ctypes.data,
+        _native.int64_array(list(array.shape)),
+        _native.int64_array([s // dtype.itemsize for s in array.strides]),
+        array.ndim,
+        dtype.number,
+        0,
+        0,
+        _forget,
+        context,
+        ctypes.byref(out),
+    )
+    _native.check(status)
+    return Tensor._adopt(out.value)
+
+
+def empty(shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:
+    """Uninitialised memory, row-major.
+
+    Raises:
+        ShapeError: A negative size, more than 8 axes, or more than 2^63 bytes.
+        OutOfMemoryError: There is not enough memory.
+    """
+    if device != "cpu":
+        raise DTypeError(f"[empty] expected device 'cpu', got {device!r}")
+    sizes = (shape.__index__(),) if hasattr(shape, "__index__") else tuple(d.__index__() for d in shape)  # type: ignore[union-attr]
+    if len(sizes) > _native.MAX_RANK:
+        raise ShapeError(f"[empty] expected at most {_native.MAX_RANK} axes, got {len(sizes)}")
+    out = ctypes.c_void_p()
+    number = dtypes.as_dtype(dtype).number
+    _native.check(_lib.blutensor_empty(_native.int64_array(sizes), len(sizes), number, 0, 0, ctypes.byref(out)))
+    return Tensor._adopt(out.value)
+
+
+def asarray(
+    x: Any, *, dtype: dtypes.DType | str | None = None, device: str = "cpu", copy: bool | None = None
+) -> Tensor:
+    """A tensor from a tensor, a NumPy array, a DLPack object, a number or nested lists.
+
+    Args:
+        x: The values. NumPy and DLPack memory is shared where that is possible and `copy` is not True.
+        dtype: Wanted type; by default x's own, float32 for Python floats, int64 for Python integers.
+        device: "cpu".
+        copy: True copies always, False never (an error when it would have to), None when needed.
+
+    Raises:
+        DTypeError: Values or a type that have no counterpart here.
+        ShapeError: A copy is needed and `copy` is False.
+        CaptureError: During a capture: constants are made outside of it.
+    """
+    if device != "cpu":
+        raise DTypeError(f"[asarray] expected device 'cpu', got {device!r}")
+    target = None if dtype is None else dtypes.as_dtype(dtype)
+    if isinstance(x, Tensor):
+        if target is not None and target is not x.dtype:
+            if copy is False:
+                raise ShapeError(f"[asarray] a copy is needed to go from {x.dtype.name} to {target.name}")
+            return x.astype(target)
+        if not copy:
+            return x
+        from . import _operators
+
+        return _operators.copy(x)
+    if not isinstance(x, (np.ndarray, np.generic)) and hasattr(x, "__dlpack__"):
+        return asarray(from_dlpack(x), dtype=target, copy=copy)
+    shared = isinstance(x, np.ndarray)
+    if target is None and not isinstance(x, (np.ndarray, np.generic)):
+        array = np.asarray(x)
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+    else:
+        array = np.asarray(x)
+    wanted = dtypes.as_dtype(array.dtype) if target is None else target
+    needs_copy = not shared or wanted.numpy != array.dtype or wanted is dtypes.bfloat16 or not array.flags.writeable
+    if copy is False and needs_copy:
+        raise ShapeError(f"[asarray] a copy is needed to make {wanted.name} of {type(x).__name__}")
+    if not (copy or needs_copy):
+        return from_numpy(array)
+    if wanted is dtypes.bfloat16:
+        return from_numpy(np.array(array, np.float32, order="C")).astype(wanted)
+    out = empty(array.shape, dtype=wanted)
+    out.copy_(array.astype(wanted.numpy, copy=False))
+    return out

@@ -1,0 +1,192 @@
+"""Neural-network functions. Names and semantics follow `torch.nn.functional`.
+
+Shapes: B batch, T tokens, S keys, C channels, H heads, D channels per head, V classes, N = rows of any leading axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from .. import _operators as ops
+from ..autograd import is_grad_enabled
+from ..errors import ShapeError
+from ..tensor import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
+    """x W^T + bias [+ residual], in one GEMM.
+
+    Args:
+        x: [..., K].
+        weight: [N, K].
+        bias: [N].
+        residual: [..., N], added by the GEMM's epilogue.
+
+    Returns:
+        [..., N].
+    """
+    return ops.linear(x, weight, bias, residual)
+
+
+def mlp(
+    x: Tensor,
+    w1: Tensor,
+    b1: Tensor | None,
+    w2: Tensor,
+    b2: Tensor | None,
+    residual: Tensor | None = None,
+    approximate: Literal["tanh", "none"] = "tanh",
+) -> Tensor:
+    """linear(gelu(linear(x, w1, b1)), w2, b2) [+ residual] as one operator: GELU and its gradient run in the GEMMs' epilogues.
+
+    Args:
+        x: [..., C].
+        w1: [F, C].
+        b1: [F].
+        w2: [N, F].
+        b2: [N].
+        residual: [..., N].
+        approximate: As in `gelu`.
+
+    Returns:
+        [..., N].
+    """
+    return ops.mlp(x, w1, w2, b1, b2, residual, approximate)[0]
+
+
+def gelu(x: Tensor, approximate: Literal["tanh", "none"] = "none") -> Tensor:
+    """x Phi(x), Phi the normal distribution function; "tanh" is Hendrycks and Gimpel's approximation."""
+    return ops.gelu(x, approximate)
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last axis.
+
+    Args:
+        x: [..., C].
+        normalized_shape: C; several axes are normalized together.
+        weight: [C].
+        bias: [C].
+        eps: Added to the (biased) variance.
+
+    Raises:
+        ShapeError: normalized_shape is not how x's shape ends.
+    """
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or x.shape[-len(shape) :] != shape:
+        raise ShapeError(f"[layer_norm] expected a shape that ends in {shape}, got {x.shape}")
+    if len(shape) == 1:
+        return ops.layer_norm(x, weight, bias, eps)[0]
+    lead = x.shape[: -len(shape)]
+    flat = [None if t is None else t.reshape(-1) for t in (weight, bias)]
+    return ops.layer_norm(x.reshape(*lead, -1), flat[0], flat[1], eps)[0].reshape(x.shape)
+
+
+def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows of `weight` [V, C] by integer `ids` [...]: [..., C].
+
+    Raises:
+        IndexOutOfRangeError: An id outside [0, V).
+    """
+    return ops.embedding(ids, weight)
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis."""
+    return ops.softmax(x, axis)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """log(softmax(x)) along an axis, without overflow."""
+    return ops.log_softmax(x, axis)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+    """-log softmax(logits)[target].
+
+    Args:
+        logits: [..., V].
+        targets: Integers [...]; rows whose target is ignore_index do not count.
+        ignore_index: Target that is ignored.
+        reduction: "mean" over the rows that count, "sum", or "none" (a loss per row).
+
+    Raises:
+        IndexOutOfRangeError: A target outside [0, V) that is not ignore_index.
+    """
+    return ops.cross_entropy(logits, targets, ignore_index, reduction)
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> Tensor:
+    """cross_entropy(linear(x, weight), targets) in chunks: the logits never exist as a whole.
+
+    Args:
+        x: [N, C].
+        weight: [V, C].
+        targets: Integers [N].
+        ignore_index: As in `cross_entropy`.
+        reduction: "mean" or "sum".
+
+    Returns:
+        The loss, 0-d.
+    """
+    compute_grad = is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, compute_grad)[0]
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Zeroes elements with probability p and scales the others by 1 / (1 - p); the identity outside training.
+
+    Raises:
+        ShapeError: p outside [0, 1].
+    """
+    if not 0.0 <= p <= 1.0:
+        raise ShapeError(f"[dropout] expected a probability from 0 to 1, got {p}")
+    return x if not training or p == 0.0 else ops.dropout(x, p)
+
+
+def scaled_dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
+) -> Tensor:
+    """softmax(q k^T * scale) v in blocks; the T x S matrix never exists.
+
+    Args:
+        q: [B, H, T, D].
+        k: [B, H, S, D].
+        v: [B, H, S, D].
+        is_causal: Query t sees keys 0 .. t.
+        scale: 1 / sqrt(D) by default.
+
+    Returns:
+        [B, H, T, D], laid out as [B, T, H, D] in memory.
+    """
+    return ops.scaled_dot_product_attention(q, k, v, is_causal, 0.0 if scale is None else scale)[0]
+
+
+def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, position: Tensor) -> Tensor:
+    """Attention of one query per sequence over rows 0 .. position of a cache.
+
+    Args:
+        q: [B, H, 1, D].
+        k_cache: [B, H, Tmax, D].
+        v_cache: [B, H, Tmax, D].
+        position: 0-d integer.
+
+    Returns:
+        [B, H, 1, D].
+    """
+    return ops.attention_decode(q, k_cache, v_cache, position)

@@ -1,0 +1,177 @@
+"""Layers. Names, arguments, parameter names and initialisation follow `torch.nn`."""
+
+from __future__ import annotations
+
+import math
+
+from .. import dtypes
+from ..errors import ShapeError
+from ..interop import empty
+from ..tensor import Tensor
+from . import functional as F
+from . import init
+from .module import Module
+from .parameter import Parameter
+
+
+def _sizes(layer: str, **sizes: int) -> None:
+    for name, value in sizes.items():
+        if value < 1:
+            raise ShapeError(f"[{layer}] expected {name} of at least 1, got {value}")
+
+
+class Linear(Module):
+    """y = x W^T + b.
+
+    Args:
+        in_features: K; input [..., K].
+        out_features: N; output [..., N].
+        bias: Whether there is a b.
+        dtype: Of the parameters.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, dtype: dtypes.DType | str = dtypes.float32
+    ) -> None:
+        super().__init__()
+        _sizes("Linear", in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = Parameter(init.kaiming_uniform_(empty((out_features, in_features), dtype=dtype), a=math.sqrt(5)))
+        self.bias: Parameter | None = None
+        if bias:
+            bound = 1 / math.sqrt(in_features)
+            self.bias = Parameter(init.uniform_(empty(out_features, dtype=dtype), -bound, bound))
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """x [..., K] -> [..., N]; `residual` [..., N] is added by the GEMM."""
+        return F.linear(x, self.weight, self.bias, residual)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class Embedding(Module):
+    """Rows of a table by integer id.
+
+    Args:
+        num_embeddings: V, rows.
+        embedding_dim: C, columns.
+        dtype: Of the table.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, dtype: dtypes.DType | str = dtypes.float32) -> None:
+        super().__init__()
+        _sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.weight = Parameter(init.normal_(empty((num_embeddings, embedding_dim), dtype=dtype)))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Integers [...] -> [..., C]."""
+        return F.embedding(ids, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+class LayerNorm(Module):
+    """Layer normalization (Ba et al., 2016) over the last axes.
+
+    Args:
+        normalized_shape: C, or several sizes.
+        eps: Added to the variance.
+        bias: Whether there is a bias beside the weight.
+        dtype: Of the parameters.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...],
+        eps: float = 1e-5,
+        bias: bool = True,
+        dtype: dtypes.DType | str = dtypes.float32,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.eps = eps
+        self.weight = Parameter(init.ones_(empty(self.normalized_shape, dtype=dtype)))
+        self.bias: Parameter | None = None
+        if bias:
+            self.bias = Parameter(init.zeros_(empty(self.normalized_shape, dtype=dtype)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., C]."""
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class Dropout(Module):
+    """Dropout (Srivastava et al., 2014) in training mode, the identity otherwise."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0.0 <= p <= 1.0:
+            raise ShapeError(f"[Dropout] expected a probability from 0 to 1, got {p}")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape."""
+        return F.dropout(x, self.p, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class GELU(Module):
+    """See `functional.gelu`."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        if approximate not in ("none", "tanh"):
+            raise ShapeError(f"[GELU] expected approximate 'none' or 'tanh', got {approximate!r}")
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape."""
+        return F.gelu(x, "tanh" if self.approximate == "tanh" else "none")
+
+
+class Sequential(Module):
+    """Modules applied one after the other, named "0", "1", ..."""
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__()
+        for i, module in enumerate(modules):
+            setattr(self, str(i), module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Through all of them."""
+        for module in self.children():
+            x = module(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self._registry("_modules"))
+
+    def __getitem__(self, index: int) -> Module:
+        return list(self.children())[index]
+
+
+class ModuleList(Module):
+    """A list of modules, named "0", "1", ..."""
+
+    def __init__(self, modules: list[Module] | tuple[Module, ...] = ()) -> None:
+        super().__init__()
+        for i, module in enumerate(modules):
+            setattr(self, str(i), module)
+
+    def append(self, module: Module) -> None:
+        """Adds one at the end."""
+        setattr(self, str(len(self)), module)
+
+    def __len__(self) -> int:
+        return len(self._registry("_modules"))
+
+    def __getitem__(self, index: int) -> Module:
+        return list(self.children())[index]

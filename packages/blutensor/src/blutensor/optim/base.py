@@ -1,0 +1,181 @@
+"""What all optimizers share: groups of named parameters, learning rates on the device, state in a flat dictionary."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .. import _native, dtypes
+from .._calls import ShapeError
+from .._operators import private
+from ..autograd import no_grad
+from ..creation import full, zeros
+from ..errors import DTypeError
+from ..tensor import Tensor
+
+_increment_step = private("increment_step_")
+
+Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[Mapping[str, Any]]
+
+
+def zero_grad(params: Iterable[Tensor], set_to_none: bool = False) -> None:
+    """Keeps the gradient buffers and marks them stale: the next backward overwrites them, and reading gives zeros.
+
+    Args:
+        params: Leaves.
+        set_to_none: Drop the buffers instead.
+    """
+    lib = _native.lib
+    for p in params:
+        if set_to_none:
+            p.grad = None
+        else:
+            _native.check(lib.blutensor_mark_grad_stale(p._handle))
+
+
+def fresh_grad(p: Tensor) -> Tensor | None:
+    """The gradient of a leaf unless there is none or it is stale."""
+    fresh = ctypes.c_int32()
+    _native.check(_native.lib.blutensor_has_fresh_grad(p._handle, ctypes.byref(fresh)))
+    return p.grad if fresh.value else None
+
+
+class Group:
+    """Parameters that share options.
+
+    Attributes:
+        names: One per parameter.
+        params: The parameters.
+        options: Hyperparameters other than the learning rate (floats and booleans).
+        lr: Learning rate, 0-d float64 on the device.
+        state: Per state name, a tensor per parameter.
+    """
+
+    def __init__(self, names: list[str], params: list[Tensor], lr: float, options: dict[str, Any]) -> None:
+        self.names, self.params, self.options = names, params, options
+        self.lr = full((), lr, dtype=dtypes.float64)
+        self.state: dict[str, list[Tensor]] = {}
+
+
+class Optimizer:
+    """Base of the optimizers. State is allocated at construction, so that captured steps find it in place.
+
+    Args:
+        params: Tensors, (name, tensor) pairs, or dictionaries {"params": ..., "lr": ..., other options} (groups).
+        lr: Default learning rate.
+        options: Default options of the subclass.
+        state_names: Names of the per-parameter state tensors, zeros at the start.
+
+    Raises:
+        ShapeError: No parameters, one twice, unknown options, or a negative learning rate.
+        DTypeError: Something that is no float32 or float64 leaf.
+    """
+
+    def __init__(self, params: Params, lr: float, options: dict[str, Any], state_names: Sequence[str]) -> None:
+        self._name = type(self).__name__
+        entries: list[Any] = list(params)
+        if not entries:
+            raise ShapeError(f"[{self._name}] expected at least one parameter, got none")
+        groups = entries if isinstance(entries[0], Mapping) else [{"params": entries}]
+        self.groups: list[Group] = []
+        seen: dict[int, str] = {}
+        for g, entry in enumerate(groups):
+            own = dict(entry)
+            listed = list(own.pop("params"))
+            rate = own.pop("lr", lr)
+            unknown = sorted(set(own) - set(options))
+            if unknown:
+                raise ShapeError(f"[{self._name}] unknown options {unknown} in group {g}; expected {sorted(options)} or lr")
+            if rate < 0:
+                raise ShapeError(f"[{self._name}] expected a learning rate of at least 0, got {rate}")
+            names, tensors = [], []
+            for i, item in enumerate(listed):
+                name, p = item if isinstance(item, tuple) else (f"{g}.{i}", item)
+                if not isinstance(p, Tensor) or p.dtype not in (dtypes.float32, dtypes.float64):
+                    what = p.dtype.name if isinstance(p, Tensor) else type(p).__name__
+                    raise DTypeError(f"[{self._name}] expected float32 or float64 tensors, '{name}' is {what}")
+                if id(p) in seen:
+                    raise ShapeError(f"[{self._name}] parameter '{name}' is already there as '{seen[id(p)]}'")
+                seen[id(p)] = name
+                names.append(name)
+                tensors.append(p)
+            group = Group(names, tensors, rate, options | own)
+            group.state = {s: [zeros(p.shape, dtype=p.dtype) for p in tensors] for s in state_names}
+            self.groups.append(group)
+        #: Steps taken (skipped ones do not count): 0-d int64 on the device.
+        self.step_count = zeros((), dtype=dtypes.int64)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the first group; assigning sets it for all."""
+        return float(self.groups[0].lr.item())
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.groups:
+            group.lr.fill_(value)
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """See `zero_grad`: by default the buffers stay and the next backward overwrites them."""
+        for group in self.groups:
+            zero_grad(group.params, set_to_none)
+
+    def step(self, *, lr: Tensor | float | None = None, grad_scale: Tensor | None = None, skip: Tensor | None = None) -> None:
+        """One step in place. Parameters without a fresh gradient are left alone.
+
+        Args:
+            lr: Learning rate of this step for all groups: 0-d tensor (captures read it on the device) or a number. By default each group's.
+            grad_scale: 0-d; gradients are multiplied by it.
+            skip: 0-d; when not zero on the device, nothing is written.
+        """
+        rate = full((), lr, dtype=dtypes.float64) if isinstance(lr, (int, float)) else lr
+        with no_grad():
+            _increment_step(self.step_count, skip)
+            for group in self.groups:
+                pairs = [(i, g) for i, p in enumerate(group.params) if (g := fresh_grad(p)) is not None]
+                if pairs:
+                    self._update(group, [i for i, _ in pairs], [g for _, g in pairs],
+                                 group.lr if rate is None else rate, grad_scale, skip)  # fmt: skip
+
+    def _update(
+        self,
+        group: Group,
+        indices: list[int],
+        grads: list[Tensor],
+        lr: Tensor,
+        grad_scale: Tensor | None,
+        skip: Tensor | None,
+    ) -> None:
+        raise TypeError(f"{self._name} defines no update")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """`step`, and `<state>.<parameter name>` per parameter: the optimizer's own tensors, sharing memory."""
+        state = {"step": self.step_count}
+        for group in self.groups:
+            for kind, tensors in group.state.items():
+                state.update({f"{kind}.{name}": t for name, t in zip(group.names, tensors, strict=True)})
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copies values into the optimizer's tensors. All problems are reported at once, before anything is written.
+
+        Raises:
+            ShapeError: Missing or unexpected names, or shapes that differ.
+        """
+        own = self.state_dict()
+        problems = [f"missing '{n}'" for n in own if n not in state] + [f"unexpected '{n}'" for n in state if n not in own]
+        problems += [
+            f"'{n}' has shape {state[n].shape}, expected {t.shape}"
+            for n, t in own.items()
+            if n in state and state[n].shape != t.shape
+        ]
+        if problems:
+            raise ShapeError(f"[{self._name}.load_state_dict] {'; '.join(problems)}")
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+
+def select(tensors: list[Tensor], indices: list[int]) -> list[Tensor]:
+    """Elements by index."""
+    return [tensors[i] for i in indices]

@@ -1,0 +1,432 @@
+"""Capture: a function of tensors becomes a Program, and a training step a family of Programs over one arena."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from .errors import CaptureError, DTypeError, ShapeError
+from .tensor import Tensor
+
+_lib = _native.lib
+_replay = _lib.blutensor_program_replay
+_no_callback = _native.OnOpFn()
+
+Level = Literal["operator", "primitive"]
+
+
+def is_capturing() -> bool:
+    """Whether this thread is recording a captured function."""
+    return bool(_lib.blutensor_capture_active())
+
+
+class Program:
+    """What a capture recorded: operator calls over numbered buffers with known lifetimes. `str()` gives the textual form."""
+
+    def __init__(self, handle: int, slots: list[Tensor], outputs: list[Tensor], structure: Any) -> None:
+        self._handle = handle
+        self.slots = slots
+        self.outputs = outputs
+        self._structure = structure
+
+    def __del__(self, _release: Any = _lib.blutensor_program_release) -> None:
+        if getattr(self, "_handle", None):
+            _release(self._handle)
+
+    def __str__(self) -> str:
+        text: bytes = _lib.blutensor_program_text(self._handle)
+        return text.decode()
+
+    def _info(self) -> _native.ProgramInfo:
+        info = _native.ProgramInfo(ctypes.sizeof(_native.ProgramInfo))
+        _native.check(_lib.blutensor_program_get_info(self._handle, ctypes.byref(info)))
+        return info
+
+    @property
+    def num_calls(self) -> int:
+        """Number of operator calls."""
+        return int(self._info().num_calls)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes: `arena_bytes` as planned, `peak_live_bytes` (no plan can be smaller), `external_bytes` of tensors that existed before,
+        `output_bytes`, `workspace_peak_bytes` of the largest scratch."""
+        info = self._info()
+        names = ("arena_bytes", "peak_live_bytes", "external_bytes", "output_bytes", "workspace_peak_bytes")
+        return {name: getattr(info, name) for name in names}
+
+    def replay(
+        self, level: Literal["native", "operator"] = "native", on_op: Callable[[int, str], None] | None = None
+    ) -> None:
+        """Runs the program on what is in its slots; results are in `outputs`.
+
+        Args:
+            level: "native" is a loop over the planned arena without the interpreter; "operator" allocates every buffer at its first use
+                and frees it after its last (for profilers and debugging): the same bits.
+            on_op: Called before every operator with its index and name; "operator" only.
+        """
+        if level == "native":
+            _native.check(_replay(self._handle, 0, _no_callback, None))
+            return
+
+        @_native.OnOpFn
+        def call(_context: int, index: int, name: bytes) -> int:
+            try:
+                if on_op is not None:
+                    on_op(index, name.decode())
+                return 0
+            except BaseException as error:
+                return _native.callback_failed(error)
+
+        _native.check(_replay(self._handle, 1, call, None))
+
+
+# ---------------------------------------------------------------- nested results
+
+
+def _flatten(value: Any, tensors: list[Tensor]) -> Any:
+    """The structure of a nested result; its tensors are appended to `tensors`."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return len(tensors) - 1
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_Leaf(_flatten(v, tensors)) for v in value])
+    if isinstance(value, (tuple, list)):
+        return type(value)([_Leaf(_flatten(v, tensors)) for v in value])
+    if isinstance(value, dict):
+        return {k: _Leaf(_flatten(v, tensors)) for k, v in value.items()}
+    if value is None:
+        return None
+    raise CaptureError(
+        f"[capture] a captured function may return tensors, None, and tuples, lists and dicts of them; got {type(value).__name__}"
+    )
+
+
+class _Leaf:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _unflatten(structure: Any, tensors: Sequence[Tensor]) -> Any:
+    if isinstance(structure, int):
+        return tensors[structure]
+    if structure is None:
+        return None
+    if isinstance(structure, dict):
+        return {k: _unflatten(v.value, tensors) for k, v in structure.items()}
+    if hasattr(structure, "_fields"):
+        return type(structure)(*[_unflatten(v.value, tensors) for v in structure])
+    return type(structure)([_unflatten(v.value, tensors) for v in structure])
+
+
+# ---------------------------------------------------------------- captured functions
+
+
+class _Recording:
+    """One signature (shapes and dtypes of the arguments) of a captured function, on its way to a program."""
+
+    def __init__(self, slots: list[Tensor]) -> None:
+        self.slots = slots
+        self.first: Program | None = None
+        self.program: Program | None = None
+        self.result: Any = None
+        self.targets = [(_lib.blutensor_tensor_address(s._handle), s.nbytes) for s in slots]
+
+
+class CapturedFunction:
+    """A function of tensors that is recorded in its first two calls (which are real calls) and replayed natively from the third.
+
+    Arguments are copied into fixed slots. A replay returns the same tensors every time and overwrites them. Shapes or dtypes that were
+    not seen before are captured anew; at most `max_programs` are kept, the oldest goes.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        family: ProgramFamily | None = None,
+        level: Level = "operator",
+        max_programs: int = 8,
+    ) -> None:
+        self._function = function
+        self.name: str = name if name is not None else str(getattr(function, "__name__", "captured"))
+        self._family = family
+        if level not in ("operator", "primitive"):
+            raise ShapeError(f"[capture] expected level 'operator' or 'primitive', got {level!r}")
+        self._level = level
+        self._max_programs = max_programs
+        self._recordings: dict[tuple[Any, ...], _Recording] = {}
+        self._last: _Recording | None = None
+
+    @property
+    def state(self) -> Literal["new", "recorded once", "replaying"]:
+        """Where the signature that was called last stands."""
+        if self._last is None or self._last.first is None:
+            return "new"
+        return "recorded once" if self._last.program is None else "replaying"
+
+    @property
+    def program(self) -> Program:
+        """The program of the signature that was called last.
+
+        Raises:
+            CaptureError: It has not been recorded twice yet.
+        """
+        if self._last is None or self._last.program is None:
+            raise CaptureError(f"[capture {self.name}] there is no program before the second call")
+        return self._last.program
+
+    def _recording(self, args: tuple[Tensor, ...]) -> _Recording:
+        for i, a in enumerate(args):
+            if not isinstance(a, Tensor):
+                raise DTypeError(
+                    f"[capture {self.name}] expected tensors, argument {i} is {type(a).__name__}; host values are baked into a capture: "
+                    "pass them as 0-d tensors, or close over them if they never change"
+                )
+        key = tuple((a.shape, a.dtype.number) for a in args)
+        recording = self._recordings.get(key)
+        if recording is None:
+            if self._recordings:
+                warnings.warn(
+                    f"captured function '{self.name}' is captured anew for shapes {[a.shape for a in args]} "
+                    f"({len(self._recordings)} captured before, {self._max_programs} kept)",
+                    stacklevel=3,
+                )
+            while len(self._recordings) >= self._max_programs:
+                self._recordings.pop(next(iter(self._recordings)))
+            from .interop import empty
+
+            recording = self._recordings[key] = _Recording([empty(a.shape, dtype=a.dtype) for a in args])
+        return recording
+
+    def __call__(self, *args: Tensor) -> Any:
+        last = self._last
+        if last is not None and last.program is not None and len(args) == len(last.slots):
+            for a, slot in zip(args, last.slots, strict=True):
+                if type(a) is not Tensor or a._fixed() != slot._fixed():
+                    break
+            else:
+                return self._replay(last, args)
+        recording = self._last = self._recording(args)
+        if recording.program is not None:
+            return self._replay(recording, args)
+        for slot, a in zip(recording.slots, args, strict=True):
+            slot.copy_(a.detach())
+        return self._record(recording)
+
+    def _replay(self, recording: _Recording, args: tuple[Tensor, ...]) -> Any:
+        for a, slot, (address, nbytes) in zip(args, recording.slots, recording.targets, strict=True):
+            if a.is_contiguous():
+                ctypes.memmove(address, a._address("capture"), nbytes)
+            else:
+                slot.copy_(a.detach())
+        assert recording.program is not None
+        status = _replay(recording.program._handle, 0, _no_callback, None)
+        if status:
+            _native.raise_status(status)
+        return recording.result
+
+    def _record(self, recording: _Recording) -> Any:
+        level = 1 if self._level == "primitive" else 0
+        _native.check(_lib.blutensor_capture_begin(self.name.encode(), level))
+        tensors: list[Tensor] = []
+        try:
+            result = self._function(*recording.slots)
+            structure = _flatten(result, tensors)
+        except BaseException:
+            _lib.blutensor_capture_abort()
+            raise
+        out = ctypes.c_void_p()
+        _native.check(
+            _lib.blutensor_capture_end(
+                _native.handle_array([s._handle for s in recording.slots]),
+                len(recording.slots),
+                _native.handle_array([t._handle for t in tensors]),
+                len(tensors),
+                ctypes.byref(out),
+            )
+        )
+        assert out.value is not None
+        outputs = [t.detach() for t in tensors]
+        program = Program(out.value, recording.slots, outputs, structure)
+        if recording.first is None:
+            recording.first = program
+            return result
+        try:
+            _native.check(_lib.blutensor_program_compare(recording.first._handle, program._handle))
+        except CaptureError:
+            recording.first = None
+            raise
+        family = None if self._family is None else self._family._handle
+        _native.check(_lib.blutensor_program_finalize(program._handle, family))
+        recording.program = program
+        recording.result = _unflatten(structure, outputs)
+        return recording.result
+
+
+def capture(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    level: Level = "operator",
+    max_programs: int = 8,
+) -> CapturedFunction:
+    """Captures a function of tensors, with an arena of its own. See `CapturedFunction`.
+
+    Args:
+        function: Takes tensors, returns tensors or nested tuples, lists and dicts of them. Whatever else it reads must be the same
+            every time; values that change are 0-d tensors. It contains its own backward pass, if any.
+        name: Shown in messages and in the program's text.
+        level: "primitive" records composite operators in their decomposed form.
+        max_programs: Signatures (shapes and dtypes) kept.
+    """
+    return CapturedFunction(function, name=name, level=level, max_programs=max_programs)
+
+
+# ---------------------------------------------------------------- families
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Fills the slots of a program, natively: a loader.
+
+    Attributes:
+        context: Address handed to `next_function`.
+        next_function: Address of `int32_t next(void* context, void* const* slots, int32_t num_slots)`; 0 is success.
+    """
+
+    context: int
+    next_function: int
+
+    def error(self) -> str:
+        """What went wrong when `next_function` gave another status."""
+        ...
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C between two steps of `ProgramFamily.run`.
+
+    Attributes:
+        steps_done: Steps that are complete.
+        metrics: Their metrics, float64 [steps_done, num_metrics].
+    """
+
+    def __init__(self, message: str, steps_done: int, metrics: npt.NDArray[np.float64]) -> None:
+        super().__init__(message)
+        self.steps_done = steps_done
+        self.metrics = metrics
+
+
+_check_signals = ctypes.pythonapi.PyErr_CheckSignals
+
+
+class ProgramFamily:
+    """Programs that share one arena (first, middle and last micro-step, evaluation, decoding), and the native loop over them."""
+
+    def __init__(self, name: str = "family") -> None:
+        out = ctypes.c_void_p()
+        _native.check(_lib.blutensor_family_create(name.encode(), ctypes.byref(out)))
+        self._handle = out.value
+        self.name = name
+        self.last_host_seconds = 0.0
+
+    def __del__(self, _release: Any = _lib.blutensor_family_release) -> None:
+        if getattr(self, "_handle", None):
+            _release(self._handle)
+
+    def capture(
+        self, function: Callable[..., Any], *, name: str | None = None, level: Level = "operator", max_programs: int = 8
+    ) -> CapturedFunction:
+        """`capture`, with this family's arena."""
+        return CapturedFunction(function, name=name, family=self, level=level, max_programs=max_programs)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes: `arena_bytes`, and `peak_live_bytes` of its largest program."""
+        info = _native.FamilyInfo(ctypes.sizeof(_native.FamilyInfo))
+        _native.check(_lib.blutensor_family_get_info(self._handle, ctypes.byref(info)))
+        return {"arena_bytes": info.arena_bytes, "peak_live_bytes": info.peak_live_bytes}
+
+    def run(
+        self,
+        steps: int,
+        *,
+        schedule: Sequence[tuple[CapturedFunction, int]],
+        source: Source | None = None,
+        feeds: Mapping[Tensor, npt.NDArray[Any] | Sequence[float]] | None = None,
+        metrics: Sequence[Tensor] = (),
+    ) -> npt.NDArray[np.float64]:
+        """Runs whole steps natively, without the interpreter lock.
+
+        Args:
+            steps: Number of steps.
+            schedule: Captured functions of this family and how often each runs, in the order of one step. All must be replaying.
+            source: Fills the slots before every program; without it they keep what they hold.
+            feeds: 0-d tensors and their value for every step: schedules.
+            metrics: 0-d tensors to read at the end of every step.
+
+        Returns:
+            float64 [steps, len(metrics)].
+
+        Raises:
+            RunInterrupted: Ctrl-C; the step that ran was completed.
+            CaptureError: A function that has not been recorded twice.
+            RuntimeError: The source failed; the message is its own.
+        """
+        phases = [(f.program, repeats) for f, repeats in schedule if repeats > 0]
+        values = {} if feeds is None else {t: np.asarray(v, np.float64).reshape(-1) for t, v in feeds.items()}
+        for v in values.values():
+            if len(v) != steps:
+                raise ShapeError(f"[run] expected {steps} values per feed, one per step, got {len(v)}")
+        feed_table = np.ascontiguousarray(np.stack(list(values.values()), axis=1)) if values else np.zeros((steps, 0))
+        table = np.zeros((steps, len(metrics)))
+        raised: list[BaseException] = []
+
+        @_native.InterruptedFn
+        def interrupted(_context: int) -> int:
+            try:
+                _check_signals()  # runs Python's signal handlers
+            except BaseException as error:
+                raised.append(error)
+                return 1
+            return 0
+
+        doubles = ctypes.POINTER(ctypes.c_double)
+        args = _native.RunArgs(
+            struct_size=ctypes.sizeof(_native.RunArgs),
+            num_phases=len(phases),
+            programs=_native.handle_array([p._handle for p, _ in phases]),
+            repeats=_native.int64_array([n for _, n in phases]),
+            steps=steps,
+            source_next=None if source is None else source.next_function,
+            source_context=None if source is None else source.context,
+            num_feeds=len(values),
+            num_metrics=len(metrics),
+            feeds=_native.handle_array([t._handle for t in values]),
+            feed_values=feed_table.ctypes.data_as(doubles),
+            metrics=_native.handle_array([t._handle for t in metrics]),
+            metric_values=table.ctypes.data_as(doubles),
+            interrupted=interrupted,
+        )
+        status = _lib.blutensor_family_run(self._handle, ctypes.byref(args))
+        self.last_host_seconds = args.host_seconds
+        if status:
+            done = args.steps_done
+            if raised and not isinstance(raised[0], KeyboardInterrupt):
+                raise raised[0]
+            if raised:
+                raise RunInterrupted(_native.last_error(), done, table[:done])
+            message = _native.last_error()
+            if source is not None and message.startswith("[run] the source"):
+                raise RuntimeError(f"{message}: {source.error()}")
+            _native.raise_status(status)
+        return table

@@ -1,0 +1,110 @@
+"""Random numbers: Philox, a function of (seed, step, number of the operator in the step, element), never of launch order."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from . import _native
+from .dtypes import DType, float32
+from .tensor import Tensor
+
+_lib = _native.lib
+
+
+class Generator:
+    """The process's random generator.
+
+    Its state is an int64 tensor [2], {seed, step}, that captured programs read and advance on the device; checkpoints hold it. The number of
+    the operator within the step is counted on the host and restarts at 0 with every step.
+    """
+
+    def __init__(self) -> None:
+        out = ctypes.c_void_p()
+        _native.check(_lib.blutensor_generator_state(ctypes.byref(out)))
+        self._state = Tensor._adopt(out.value)
+
+    @property
+    def state(self) -> Tensor:
+        """int64 [2]: seed and step. Write to it (`copy_`) to restore a checkpoint."""
+        return self._state
+
+    def seed(self, seed: int) -> None:
+        """Starts over: this seed, step 0, operator 0."""
+        view = self._state._view("manual_seed", write=True)
+        view[0], view[1] = _signed(seed), 0
+        _lib.blutensor_generator_set_op_id(0)
+
+    def advance(self) -> None:
+        """Ends a step: the next random operators belong to the next one. Recorded by captures, like any operator."""
+        from . import _operators
+
+        _operators.private("rng_advance_")(self._state)
+        _lib.blutensor_generator_set_op_id(0)
+
+    @property
+    def op_id(self) -> int:
+        """Number of the next random operator in the step."""
+        return int(_lib.blutensor_generator_op_id())
+
+    @op_id.setter
+    def op_id(self, value: int) -> None:
+        _lib.blutensor_generator_set_op_id(value)
+
+
+def _signed(seed: int) -> int:
+    """A seed of up to 64 bits as a signed integer of the same bits."""
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"[manual_seed] expected a seed of at most 64 bits, got {seed}")
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seeds the default generator and returns it.
+
+    Raises:
+        ValueError: More than 64 bits.
+    """
+    default_generator.seed(seed)
+    return default_generator
+
+
+def next_random() -> tuple[Tensor, int]:
+    """The state tensor and the operator number for one random operator."""
+    return default_generator.state, int(_lib.blutensor_generator_next_op_id())
+
+
+def uniform(
+    shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, *, dtype: DType | str = float32
+) -> Tensor:
+    """Uniformly distributed numbers on [low, high).
+
+    Args:
+        shape: Of the result.
+        low: Smallest value.
+        high: Bound above all values.
+        dtype: float32 or float64.
+    """
+    return _draw("uniform", shape, low, high, dtype)
+
+
+def normal(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, dtype: DType | str = float32) -> Tensor:
+    """Normally distributed numbers (Box-Muller on Philox).
+
+    Args:
+        shape: Of the result.
+        mean: Mean.
+        std: Standard deviation.
+        dtype: float32 or float64.
+    """
+    return _draw("normal", shape, mean, std, dtype)
+
+
+def _draw(name: str, shape: int | Sequence[int], a: float, b: float, dtype: DType | str) -> Tensor:
+    from . import _operators
+
+    result: Tensor = getattr(_operators, name)(shape, a, b, dtype)
+    return result

@@ -1,0 +1,440 @@
+"""Tensor: a handle to a native tensor."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from types import EllipsisType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native, dtypes
+from .errors import DTypeError, ShapeError
+
+Scalar = bool | int | float
+Index = int | slice | None | EllipsisType
+
+_lib = _native.lib
+_release = _lib.blutensor_tensor_release
+_info_type = _native.TensorInfo
+_get_info = _lib.blutensor_tensor_get_info
+
+
+def _operators() -> Any:
+    from . import _operators as module
+
+    return module
+
+
+class Tensor:
+    """An n-dimensional array on a device, with reverse-mode gradients.
+
+    Tensors are made by the functions of :mod:`blutensor` (`asarray`, `zeros`, ...), never by calling the class. Views share memory;
+    shape, strides and dtype never change.
+    """
+
+    __slots__ = ("_geometry", "_handle", "__weakref__")
+    __array_priority__ = 1000
+
+    _handle: int
+    _geometry: tuple[tuple[int, ...], tuple[int, ...], dtypes.DType] | None
+
+    def __init__(self) -> None:
+        raise DTypeError("Tensor() cannot be called; use blutensor.asarray, zeros, empty or from_dlpack")
+
+    @classmethod
+    def _adopt(cls, handle: int | None) -> Self:
+        """Takes over an owned native handle."""
+        self = cls.__new__(cls)
+        self._handle = handle  # type: ignore[assignment]
+        self._geometry = None
+        return self
+
+    def __del__(self, _release: Callable[[int], None] = _release) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle:
+            _release(handle)
+
+    # ---------------------------------------------------------------- description
+
+    def _info(self) -> _native.TensorInfo:
+        info = _info_type(ctypes.sizeof(_info_type))
+        _native.check(_get_info(self._handle, ctypes.byref(info)))
+        return info
+
+    def _fixed(self) -> tuple[tuple[int, ...], tuple[int, ...], dtypes.DType]:
+        if self._geometry is None:
+            info = self._info()
+            rank = info.rank
+            self._geometry = (tuple(info.shape[:rank]), tuple(info.strides[:rank]), dtypes.ALL[info.dtype])
+        return self._geometry
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis."""
+        return self._fixed()[0]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements (not bytes) between neighbours along each axis."""
+        return self._fixed()[1]
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        return self._fixed()[2]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements (of the view, not of the storage)."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda:<index>"."""
+        info = self._info()
+        return "cpu" if info.device_type == 0 else f"cuda:{info.device_index}"
+
+    def is_contiguous(self) -> bool:
+        """Whether it is row-major without gaps."""
+        return bool(self._info().contiguous)
+
+    @property
+    def storage_id(self) -> int:
+        """Identity of the memory that views share."""
+        return int(self._info().storage_id)
+
+    @property
+    def version(self) -> int:
+        """Writes in place to the storage so far."""
+        return int(self._info().version)
+
+    @property
+    def requires_grad(self) -> bool:
+        return bool(self._info().requires_grad)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        _native.check(_lib.blutensor_set_requires_grad(self._handle, int(value)))
+
+    def requires_grad_(self, value: bool = True) -> Self:
+        """Sets `requires_grad` and returns the tensor."""
+        self.requires_grad = value
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operator produced it."""
+        return bool(self._info().is_leaf)
+
+    @property
+    def grad_fn(self) -> str | None:
+        """Name of the operator that produced it, when that is recorded."""
+        name = self._info().grad_fn
+        return name.decode() if name else None
+
+    # ---------------------------------------------------------------- values on the host
+
+    def _address(self, op: str, write: bool = False) -> int:
+        data = ctypes.c_void_p()
+        _native.check(_lib.blutensor_tensor_data(self._handle, int(write), op.encode(), ctypes.byref(data)))
+        return data.value or 0
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """A NumPy array over the same memory. bfloat16 comes as uint16: its bits.
+
+        Raises:
+            CaptureError: During a capture, or for a tensor that a captured function left behind.
+            RuntimeError: For a tensor that requires a gradient: use `.detach().numpy()`.
+        """
+        if self.requires_grad:
+            raise RuntimeError("[numpy] this tensor requires a gradient; use .detach().numpy()")
+        return self._view("numpy")
+
+    def _view(self, op: str, write: bool = False) -> npt.NDArray[Any]:
+        address = self._address(op, write)
+        shape, strides, dtype = self._fixed()
+        item = dtype.itemsize
+        if self.size == 0:
+            return np.empty(shape, dtype.numpy)
+        low = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s < 0) * item
+        high = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s > 0) * item + item
+        buffer = (ctypes.c_char * (high - low)).from_address(address + low)
+        buffer._tensor = self  # type: ignore[attr-defined]  # keeps the memory
+        return np.ndarray(shape, dtype.numpy, buffer, -low, [s * item for s in strides])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.detach()._view("__array__"), dtype=dtype, copy=bool(copy))
+
+    def item(self) -> Scalar:
+        """The value of a tensor of one element.
+
+        Raises:
+            ShapeError: It has more or fewer elements.
+            CaptureError: During a capture.
+        """
+        if self.size != 1:
+            raise ShapeError(f"[item] expected a tensor of one element, got shape {self.shape}")
+        value: Scalar = self._values("item").reshape(()).item()
+        return value
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return self._values("tolist").tolist()
+
+    def _values(self, op: str) -> npt.NDArray[Any]:
+        array = self._view(op)
+        return (array.astype(np.uint32) << 16).view(np.float32) if self.dtype is dtypes.bfloat16 else array
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind != "integer":
+            raise DTypeError(f"[index] expected an integer tensor, got {self.dtype.name}")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DTypeError("[len] a tensor of rank 0 has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        if _lib.blutensor_capture_active():
+            return f"Tensor(shape={self.shape}, dtype={self.dtype.name}, captured)"
+        with np.printoptions(threshold=64, edgeitems=3):
+            values = np.array2string(self._values("repr"), separator=", ", prefix="Tensor(")
+        grad = f", grad_fn={self.grad_fn}" if self.grad_fn else ", requires_grad=True" if self.requires_grad else ""
+        return f"Tensor({values}, shape={self.shape}, dtype={self.dtype.name}{grad})"
+
+    def __dlpack__(self, *, stream: object = None, max_version: object = None, dl_device: object = None,
+                   copy: bool | None = None) -> object:  # fmt: skip
+        from .interop import to_capsule
+
+        return to_capsule(self, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    # ---------------------------------------------------------------- gradients
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The accumulated gradient of a leaf, or None. Zeros after `zero_grad()` that kept the buffer."""
+        out = ctypes.c_void_p()
+        _native.check(_lib.blutensor_get_grad(self._handle, ctypes.byref(out)))
+        return Tensor._adopt(out.value) if out.value else None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        _native.check(_lib.blutensor_set_grad(self._handle, None if value is None else value._handle))
+
+    def backward(self, grad: Tensor | None = None, *, retain_graph: bool = False, create_graph: bool = False) -> None:
+        """Accumulates the gradient of this tensor into the `.grad` of every leaf that it depends on.
+
+        Args:
+            grad: Gradient of this tensor, same shape and dtype; may be omitted for one element.
+            retain_graph: Keep the graph for another pass.
+            create_graph: Record the backward pass itself, for higher derivatives (implies retain_graph).
+
+        Raises:
+            ShapeError: No gradient is required, or `grad` does not fit.
+            AutogradError: The graph was freed, or a saved tensor was written in place.
+        """
+        from .autograd import backward
+
+        backward([self], [grad], retain_graph=retain_graph, create_graph=create_graph)
+
+    def detach(self) -> Tensor:
+        """The same memory outside the graph."""
+        out = ctypes.c_void_p()
+        _native.check(_lib.blutensor_detach(self._handle, ctypes.byref(out)))
+        return Tensor._adopt(out.value)
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
+        """Calls `hook(grad)` with the complete gradient of this tensor; what it returns (if not None) replaces it.
+
+        Returns:
+            A handle with `.remove()`.
+        """
+        from .autograd import register_hook
+
+        return register_hook(self, hook)
+
+    # ---------------------------------------------------------------- in place
+
+    def copy_(self, source: Tensor | npt.NDArray[Any]) -> Self:
+        """Writes `source` (broadcast, cast) into this tensor's memory."""
+        if isinstance(source, np.ndarray):
+            self._view("copy_", write=True)[...] = source
+        else:
+            _operators().copy_(self, source)
+        return self
+
+    def add_(self, other: Tensor) -> Self:
+        """Adds `other` (broadcast) in place."""
+        _operators().add_(self, other)
+        return self
+
+    def fill_(self, value: Scalar) -> Self:
+        """Sets every element."""
+        _operators().fill_(self, value)
+        return self
+
+    def zero_(self) -> Self:
+        """Sets every element to 0."""
+        return self.fill_(0)
+
+    # ---------------------------------------------------------------- shape and type
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """The same elements in another shape; one size may be -1. A view when the strides allow, else a copy."""
+        return _operators().reshape(self, _flat(shape))  # type: ignore[no-any-return]
+
+    def permute_dims(self, *axes: int | Sequence[int]) -> Tensor:
+        """A view with the axes in another order."""
+        return _operators().permute_dims(self, _flat(axes))  # type: ignore[no-any-return]
+
+    def transpose(self, axis0: int, axis1: int) -> Tensor:
+        """A view with two axes exchanged."""
+        order = list(range(self.ndim))
+        try:
+            order[axis0], order[axis1] = order[axis1], order[axis0]
+        except IndexError:
+            raise ShapeError(f"[transpose] expected axes of a rank {self.ndim} tensor, got {axis0} and {axis1}") from None
+        return self.permute_dims(order)
+
+    @property
+    def T(self) -> Tensor:
+        """Transpose of a matrix."""
+        if self.ndim != 2:
+            raise ShapeError(f"[T] expected a matrix, got shape {self.shape}; use permute_dims")
+        return self.permute_dims(1, 0)
+
+    @property
+    def mT(self) -> Tensor:
+        """Transpose of the last two axes."""
+        if self.ndim < 2:
+            raise ShapeError(f"[mT] expected at least 2 axes, got shape {self.shape}")
+        return self.transpose(-1, -2)
+
+    def contiguous(self) -> Tensor:
+        """Itself when row-major, else a row-major copy."""
+        return self if self.is_contiguous() else _operators().contiguous(self)  # type: ignore[no-any-return]
+
+    def astype(self, dtype: dtypes.DType | str) -> Tensor:
+        """A copy of another dtype (itself when it has it already)."""
+        target = dtypes.as_dtype(dtype)
+        return self if target is self.dtype else _operators().astype(self, target)  # type: ignore[no-any-return]
+
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        return _operators().sum(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        return _operators().mean(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        return _operators().max(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
+        from .indexing import get_item
+
+        return get_item(self, index)
+
+    def __setitem__(self, index: Index | tuple[Index, ...], value: Tensor | Scalar | npt.NDArray[Any]) -> None:
+        target = self[index]
+        if isinstance(value, (Tensor, np.ndarray)):
+            target.copy_(value)
+        else:
+            target.fill_(value)
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    # ---------------------------------------------------------------- arithmetic
+
+    def __add__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().add(self, other)  # type: ignore[no-any-return]
+
+    def __radd__(self, other: Scalar) -> Tensor:
+        return _operators().add(other, self)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().subtract(self, other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: Scalar) -> Tensor:
+        return _operators().subtract(other, self)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().multiply(self, other)  # type: ignore[no-any-return]
+
+    def __rmul__(self, other: Scalar) -> Tensor:
+        return _operators().multiply(other, self)  # type: ignore[no-any-return]
+
+    def __truediv__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().divide(self, other)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: Scalar) -> Tensor:
+        return _operators().divide(other, self)  # type: ignore[no-any-return]
+
+    def __pow__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().pow(self, other)  # type: ignore[no-any-return]
+
+    def __rpow__(self, other: Scalar) -> Tensor:
+        return _operators().pow(other, self)  # type: ignore[no-any-return]
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return _operators().matmul(self, other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Tensor:
+        return _operators().negative(self)  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Tensor:
+        return _operators().abs(self)  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _operators().equal(self, other)  # type: ignore[no-any-return]
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _operators().not_equal(self, other)  # type: ignore[no-any-return]
+
+    def __lt__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().less(self, other)  # type: ignore[no-any-return]
+
+    def __le__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().less_equal(self, other)  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().greater(self, other)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().greater_equal(self, other)  # type: ignore[no-any-return]
+
+    __hash__ = object.__hash__
+
+
+def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
+    if len(values) == 1 and not hasattr(values[0], "__index__"):
+        return tuple(values[0])
+    return values
+
+
