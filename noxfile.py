@@ -1,6 +1,7 @@
 """The tasks of this repository. The README has the two commands that a newcomer needs.
 
-    nox -s train                  build the wheels, install them, train gpt2-nano on the standard library's sources
+    nox -s train                  build the wheels, install them, train gpt2-nano on the standard library's sources;
+                                  what follows ``--`` goes to the training, e.g. ``--set train.steps=200``
     nox -s tests                  everything that has to pass: each package's tests, integration, lint
     nox -s "tests(blublas)"       one suite of it; what follows ``--`` goes to pytest
     nox -s tests -- --require-torch
@@ -168,14 +169,17 @@ def wheels(session: nox.Session) -> None:
 # ---- train and bench -------------------------------------------------------------------------------------------
 
 
-def train_commands() -> list[list[str]]:
-    """What ``nox -s train`` runs, each a command line of ``python -m blutrain``."""
+def train_commands(more: Sequence[str]) -> list[list[str]]:
+    """What ``nox -s train`` runs, each a command line of ``python -m blutrain``; ``more`` goes to the training."""
     corpus = sysconfig.get_paths()["stdlib"]
     data, run = BUILD / "data" / "stdlib", ROOT / "runs" / "stdlib-nano"
+    sources = ["--include", "*.py", "--exclude", "site-packages", "--exclude", "dist-packages", "--exclude", "test"]
+    again = [] if "--resume" in more else ["--overwrite"]
+    settings = ["--set", f"data.path={data}", "--set", f"run.folder={run}"]
     return [
-        ["prepare", corpus, "--tokenizer", "bytes", "--out", str(data)],
-        ["train", "--preset", "gpt2-nano", "--set", f"data.path={data}", "--set", f"run.folder={run}"],
-        ["generate", str(run), "--prompt", "def ", "--max-new-tokens", "200"],
+        ["prepare", corpus, *sources, "--tokenizer", "bytes", "--out", str(data), "--force"],
+        ["train", "--preset", "gpt2-nano", *settings, *again, *more],
+        ["generate", str(run), "--prompt", "def ", "--max-new-tokens", "300"],
         ["plot", str(run)],
     ]
 
@@ -184,7 +188,7 @@ def train_commands() -> list[list[str]]:
 def train(session: nox.Session) -> None:
     """Build and install everything, then train gpt2-nano on the sources of Python's standard library."""
     install_packages(session, ["blutrain"])
-    for command in train_commands():
+    for command in train_commands(session.posargs):
         session.run("python", "-m", "blutrain", *command)
 
 

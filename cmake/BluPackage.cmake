@@ -59,6 +59,9 @@ if(BLU_WERROR)
     endif()
   endif()
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(blu_settings INTERFACE -Wno-restrict) # GCC bug 105651: every text + std::string
+endif()
 if(BLU_SANITIZE)
   target_compile_options(blu_settings INTERFACE
     -fsanitize=${BLU_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
