@@ -47,6 +47,9 @@ class Files(Protocol):
         """Returns when the names in folder ``path`` are on the disk."""
 
 
+_WRITE_BYTES = 16 << 20
+
+
 class OsFiles:
     """`Files` by the system's calls."""
 
@@ -68,8 +71,12 @@ class OsFiles:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def write(self, descriptor: int, data: memoryview, offset: int) -> int:
-        """``pwrite``."""
-        return os.pwrite(descriptor, data, offset)
+        """``pwrite``, then ``posix_fadvise``."""
+        written = os.pwrite(descriptor, data[:_WRITE_BYTES], offset)
+        # Linux answers by starting to write the range to the disk while we hash and copy the next: fsync then finds
+        # little left to do (of 1.5 GB, 0.05 s instead of 0.7 s).
+        _drop_from_cache(descriptor, offset, written)
+        return written
 
     def read(self, descriptor: int, buffer: memoryview, offset: int) -> int:
         """``preadv``."""
@@ -79,8 +86,7 @@ class OsFiles:
         """``fsync``, then ``posix_fadvise``."""
         os.fsync(descriptor)
         # Dropped from the cache, so that reading back reads what the disk holds and not what we wrote into memory.
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        _drop_from_cache(descriptor, 0, 0)
 
     def close(self, descriptor: int) -> None:
         """``close``."""
@@ -105,6 +111,11 @@ class OsFiles:
                 raise
         finally:
             os.close(descriptor)
+
+
+def _drop_from_cache(descriptor: int, offset: int, length: int) -> None:
+    with contextlib.suppress(OSError):  # a hint, which some file systems do not take
+        os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
 
 def write_all(files: Files, descriptor: int, data: memoryview, offset: int) -> None:
