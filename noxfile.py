@@ -154,15 +154,19 @@ def install_packages(session: nox.Session, wanted: Iterable[str], *extra: str, g
     installed_once(Path(session.virtualenv.location) / "installed-packages.txt", content, install)
 
 
+def chosen_packages(session: nox.Session) -> Sequence[str]:
+    """The packages named after ``--``, or all."""
+    known = repository.packages()
+    unknown = [name for name in session.posargs if name not in known]
+    if unknown:
+        session.error(f"expected packages out of {', '.join(known)}, got {', '.join(unknown)}")
+    return session.posargs or known
+
+
 @nox.session
 def wheels(session: nox.Session) -> None:
     """Build wheels into dist/."""
-    known = repository.packages()
-    wanted = session.posargs or known
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        session.error(f"expected packages out of {', '.join(known)}, got {', '.join(unknown)}")
-    for wheel in ensure_wheels(session, wanted):
+    for wheel in ensure_wheels(session, chosen_packages(session)):
         session.log(str(wheel.relative_to(ROOT)))
 
 
@@ -283,12 +287,13 @@ def integration(session: nox.Session) -> None:
 
 @nox.session
 def asan(session: nox.Session) -> None:
-    """The native tests of every package, all native code built with ASan and UBSan."""
+    """The native tests of every package (or of those named after ``--``), all code built with ASan and UBSan."""
+    wanted = chosen_packages(session)
     REPORTS.mkdir(parents=True, exist_ok=True)
     _prepared_build_env(session)
     top = BUILD / "asan"
     prefixes = ";".join(str(top / "prefix" / f"lib{package}") for package in repository.packages())
-    for package in repository.packages():
+    for package in repository.with_upstreams(wanted):
         tree = top / package
         build_env_run(
             session,
