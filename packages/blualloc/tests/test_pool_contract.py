@@ -7,9 +7,36 @@ import threading
 import blualloc
 import pytest
 from blualloc import BlockState, Pool
-from variants import KIB, MIB, Variant, check_invariants, fill, holds
+from variants import KIB, MIB, VARIANTS, Variant, check_invariants, fill, holds
 
-SIZES = [1, 63, 64, 65, 255, 256, 257, 511, 513, 4095, 4096, 4097, 65535, 65536, 65537, 2 * MIB - 1, 2 * MIB + 1, 5000011]
+# A shuffling pool goes elsewhere on purpose; a fake device has addresses only.
+on_orderly_pools = pytest.mark.parametrize(
+    "variant", [v for v in VARIANTS if not v.is_shuffled], ids=lambda v: v.name, indirect=True
+)
+on_host_pools = pytest.mark.parametrize(
+    "variant", [v for v in VARIANTS if v.is_host], ids=lambda v: v.name, indirect=True
+)
+
+SIZES = [
+    1,
+    63,
+    64,
+    65,
+    255,
+    256,
+    257,
+    511,
+    513,
+    4095,
+    4096,
+    4097,
+    65535,
+    65536,
+    65537,
+    2 * MIB - 1,
+    2 * MIB + 1,
+    5000011,
+]
 
 
 def test_blocks_are_aligned_and_disjoint(pool: Pool, variant: Variant) -> None:
@@ -23,9 +50,8 @@ def test_blocks_are_aligned_and_disjoint(pool: Pool, variant: Variant) -> None:
         check_invariants(pool)
 
 
+@on_host_pools
 def test_host_memory_keeps_what_is_written(variant: Variant) -> None:
-    if not variant.is_host:
-        pytest.skip("the fake device has addresses only")
     with variant.make() as pool:
         blocks = [(pool.allocate(size), size, 1 + i) for i, size in enumerate(SIZES)]
         for address, size, value in blocks:
@@ -41,17 +67,15 @@ def test_nothing_is_not_allocated(pool: Pool) -> None:
     assert pool.stats().num_allocations == 0
 
 
-def test_freed_block_is_reused_by_its_stream(pool: Pool, variant: Variant) -> None:
-    if variant.is_shuffled:
-        pytest.skip("a shuffling pool goes elsewhere on purpose")
+@on_orderly_pools
+def test_freed_block_is_reused_by_its_stream(pool: Pool) -> None:
     first = pool.allocate(10 * KIB, stream=5)
     pool.free(first, stream=5)
     assert pool.allocate(10 * KIB, stream=5) == first
 
 
-def test_best_fit_takes_the_smallest_that_fits(pool: Pool, variant: Variant) -> None:
-    if variant.is_shuffled:
-        pytest.skip("a shuffling pool goes elsewhere on purpose")
+@on_orderly_pools
+def test_best_fit_takes_the_smallest_that_fits(pool: Pool) -> None:
     sizes = {"large": 16 * KIB, "small": 4 * KIB, "middle": 8 * KIB}
     places = {}
     for name, size in sizes.items():
@@ -146,7 +170,7 @@ def test_empty_cache_returns_everything_free(pool: Pool) -> None:
     assert pool.stats().reserved_bytes == 0
 
 
-def test_limit(pool: Pool, variant: Variant) -> None:
+def test_limit(pool: Pool) -> None:
     pool.set_limit(4 * MIB)
     held = [pool.allocate(MIB, tag="a" if i else "b") for i in range(3)]
     with pytest.raises(blualloc.OutOfMemoryError) as caught:
@@ -155,7 +179,9 @@ def test_limit(pool: Pool, variant: Variant) -> None:
     assert isinstance(error, MemoryError)
     assert (error.requested, error.live, error.limit) == (2 * MIB, 3 * MIB, 4 * MIB)
     assert [(h.tag, h.bytes, h.count) for h in error.holders] == [("a", 2 * MIB, 2), ("b", MIB, 1)]
-    assert all(word in str(error) for word in ("2.00 MiB", "'wanted'", "limit 4.00 MiB", "set_limit", "bytes) in 2 blocks"))
+    assert all(
+        word in str(error) for word in ("2.00 MiB", "'wanted'", "limit 4.00 MiB", "set_limit", "bytes) in 2 blocks")
+    )
     assert pool.stats().num_out_of_memory == 1
     check_invariants(pool)
     pool.free(held.pop())  # the pool is usable: two pieces of 1 MiB are free now, wherever they are
@@ -198,7 +224,9 @@ def test_impossible_sizes_are_out_of_memory(pool: Pool) -> None:
     pool.allocate(1)
 
 
-@pytest.mark.parametrize(("size", "error"), [(-1, ValueError), (1 << 64, ValueError), (1.5, TypeError), ("1", TypeError)])
+@pytest.mark.parametrize(
+    ("size", "error"), [(-1, ValueError), (1 << 64, ValueError), (1.5, TypeError), ("1", TypeError)]
+)
 def test_sizes_must_be_unsigned(pool: Pool, size: object, error: type[Exception]) -> None:
     with pytest.raises(error, match="num_bytes"):
         pool.allocate(size)  # type: ignore[arg-type]
