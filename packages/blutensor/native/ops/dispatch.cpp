@@ -91,7 +91,13 @@ Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& at
   Tensors outputs;
 
   if (op.view) {
-    for (const ViewSpec& spec : op.view(op_call)) outputs.push_back(inputs[0].view(spec.shape, spec.strides, spec.offset));
+    const std::vector<ViewSpec> specs = op.view(op_call);
+    if (specs.empty()) {  // the strides allow no view (reshape): take one of a copy
+      static const OpRef contiguous{"contiguous"};
+      const Tensor copy = contiguous({inputs[0]});
+      return call(op, std::span(&copy, 1), attrs, list_length);
+    }
+    for (const ViewSpec& spec : specs) outputs.push_back(inputs[0].view(spec.shape, spec.strides, spec.offset));
   } else {
     if (op.effect == Effect::writes && autograd_hooks.check_write) {
       for (size_t i = 0; i < inputs.size(); ++i)

@@ -140,6 +140,7 @@ class GradContext {
 };
 
 using InferFn = std::function<std::vector<TensorSpec>(const OpCall&)>;
+// An empty result: the strides allow no view, and the dispatcher asks again with a contiguous copy.
 using ViewFn = std::function<std::vector<ViewSpec>(const OpCall&)>;
 using WorkspaceFn = std::function<size_t(const Launch&)>;  // pointers are null
 using LaunchFn = std::function<void(const Launch&)>;

@@ -1,0 +1,39 @@
+// Inference and launching that the elementwise families share.
+#pragma once
+
+#include "ops/elementwise/block_loop.h"
+#include "ops/operator.h"
+
+namespace blutensor {
+
+// The dtype in which an operator works on tensors of `dtype`: float32 for the 16-bit floats.
+constexpr DType compute_dtype(DType dtype) {
+  return dtype == DType::bfloat16 || dtype == DType::float16 ? DType::float32 : dtype;
+}
+
+constexpr bool has_bool_result(UnaryOp op) { return op >= UnaryOp::isnan; }
+constexpr bool has_bool_operands(UnaryOp op) { return op == UnaryOp::logical_not; }
+constexpr bool has_bool_result(BinaryOp op) { return op >= BinaryOp::equal; }
+constexpr bool has_bool_operands(BinaryOp op) { return op >= BinaryOp::logical_and; }
+
+inline void run_unary(UnaryOp op, const View& out, const View& a) {
+  const DType compute = has_bool_operands(op) ? DType::boolean : compute_dtype(a.dtype);
+  const UnaryKernel kernel = kernels().elementwise.unary[static_cast<int>(op)][static_cast<int>(compute)];
+  const BlockOperand inputs[] = {{&a, compute}};
+  block_loop({&out, has_bool_result(op) ? DType::boolean : compute}, inputs, false,
+             [kernel](int64_t n, void* o, const auto& in) { kernel(n, o, in[0].data); });
+}
+
+// `dtype`: the common dtype of the operands.
+inline void run_binary(BinaryOp op, DType dtype, const View& out, const View& a, const View& b) {
+  const DType compute = has_bool_operands(op) ? DType::boolean : compute_dtype(dtype);
+  const BinaryKernel kernel = kernels().elementwise.binary[static_cast<int>(op)][static_cast<int>(compute)];
+  const BlockOperand inputs[] = {{&a, compute}, {&b, compute}};
+  block_loop({&out, has_bool_result(op) ? DType::boolean : compute}, inputs, true,
+             [kernel](int64_t n, void* o, const auto& in) {
+               kernel(n, o, in[0].data, in[1].data,
+                      in[0].scalar ? Scalar::first : in[1].scalar ? Scalar::second : Scalar::none);
+             });
+}
+
+}  // namespace blutensor

@@ -1,0 +1,12 @@
+#include "ops/elementwise/elementwise.h"
+
+#include "ops/all_operators.h"
+
+namespace blutensor {
+
+void register_elementwise(OperatorRegistry& registry) {
+  register_unary(registry);
+  register_binary(registry);
+}
+
+}  // namespace blutensor

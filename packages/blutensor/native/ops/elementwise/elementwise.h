@@ -1,0 +1,11 @@
+// Parts of register_elementwise().
+#pragma once
+
+namespace blutensor {
+
+class OperatorRegistry;
+
+void register_unary(OperatorRegistry& registry);
+void register_binary(OperatorRegistry& registry);
+
+}  // namespace blutensor
