@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from blualloc import Pool
 from variants import VARIANTS, FakePool, Variant, check_invariants
+
+from blualloc import Pool
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda variant: variant.name)

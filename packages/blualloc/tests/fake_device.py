@@ -87,7 +87,7 @@ class FakeDevice:
         return call
 
     def _granules(self, address: int, size: int) -> range:
-        assert address % self.granularity == 0 and size % self.granularity == 0 and size > 0
+        assert address % self.granularity == size % self.granularity == 0 < size
         assert any(base <= address and address + size <= base + n for base, n in self.reservations.items())
         return range(address // self.granularity, (address + size) // self.granularity)
 

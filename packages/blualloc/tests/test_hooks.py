@@ -3,8 +3,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import blualloc
 import pytest
+
+import blualloc
 from blualloc import Event, EventKind, Pool
 
 MIB = 1 << 20

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import libblualloc
 import pytest
+
+import libblualloc
 from blualloc import _native
 
 HEADER = Path(libblualloc.root()) / "include" / "blualloc" / "blualloc.h"

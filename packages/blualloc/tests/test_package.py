@@ -9,8 +9,9 @@ import textwrap
 from importlib import metadata
 from pathlib import Path
 
-import blualloc
 import pytest
+
+import blualloc
 
 README = Path(__file__).parent.parent / "README.md"
 

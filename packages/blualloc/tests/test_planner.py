@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import blualloc
 import pytest
-from blualloc import Buffer, LaneEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_trace import COMMUNICATION, gpt2_step
+
+import blualloc
+from blualloc import Buffer, LaneEvent
 
 Place = tuple[int, int]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import blualloc
 import pytest
-from blualloc import BlockState, Pool
 from variants import KIB, MIB, VARIANTS, Variant, check_invariants, fill, holds
+
+import blualloc
+from blualloc import BlockState, Pool
 
 # A shuffling pool goes elsewhere on purpose; a fake device has addresses only.
 on_orderly_pools = pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import blualloc
-from blualloc import Pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from variants import KIB, check_invariants, fill, holds
+
+import blualloc
+from blualloc import Pool
 
 SIZE = st.one_of(st.integers(1, 300), st.integers(1, 100 * KIB), st.sampled_from([64, 4096, 65536, 2 << 20]))
 CALLS = st.lists(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import blualloc
 import pytest
 from fake_device import Ledger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from variants import KIB, MIB, FakePool, check_invariants
+
+import blualloc
 
 
 def test_one_stream_needs_no_events() -> None:

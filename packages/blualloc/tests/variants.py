@@ -6,8 +6,9 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blualloc import BlockState, Pool
 from fake_device import FakeDevice
+
+from blualloc import BlockState, Pool
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -1,4 +1,4 @@
-"""ctypes declarations of ``include/blualloc/blualloc.h``. Nothing else in the package knows ctypes, nothing here computes.
+"""ctypes declarations of ``include/blualloc/blualloc.h``: the only place that knows the native interface.
 
 The structures mirror the header field by field; ``tests/test_native.py`` compiles the header to compare their layouts.
 """
@@ -292,7 +292,7 @@ library = _load()
 
 def sized(structure: _Structure) -> _Structure:
     """The same structure, its ``struct_size`` filled in."""
-    structure.struct_size = ctypes.sizeof(structure)  # type: ignore[attr-defined]
+    structure.struct_size = ctypes.sizeof(structure)
     return structure
 
 
