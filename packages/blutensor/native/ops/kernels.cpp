@@ -18,12 +18,24 @@ KernelTable make_table(Isa isa) {
   use_reference(table.elementwise);
   use_reference(table.reduce);
   use_reference(table.random);
+  use_reference(table.layer_norm);
+  use_reference(table.linear_cross_entropy);
+  use_reference(table.optimizer);
+  use_reference(table.softmax);
+  use_reference(table.cross_entropy);
+  use_reference(table.attention);
 #ifdef BLUTENSOR_HAVE_AVX2
   if (isa >= Isa::avx2) {
     use_avx2(table.copy);
     use_avx2(table.elementwise);
     use_avx2(table.reduce);
     use_avx2(table.random);
+    use_avx2(table.layer_norm);
+    use_avx2(table.linear_cross_entropy);
+    use_avx2(table.optimizer);
+    use_avx2(table.softmax);
+    use_avx2(table.cross_entropy);
+    use_avx2(table.attention);
   }
 #endif
 #ifdef BLUTENSOR_HAVE_AVX512
@@ -32,6 +44,12 @@ KernelTable make_table(Isa isa) {
     use_avx512(table.elementwise);
     use_avx512(table.reduce);
     use_avx512(table.random);
+    use_avx512(table.layer_norm);
+    use_avx512(table.linear_cross_entropy);
+    use_avx512(table.optimizer);
+    use_avx512(table.softmax);
+    use_avx512(table.cross_entropy);
+    use_avx512(table.attention);
   }
 #endif
   return table;

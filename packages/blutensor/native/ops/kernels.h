@@ -5,10 +5,16 @@
 // struct of function pointers; add it here as a member.
 #pragma once
 
+#include "ops/attention/attention_kernels.h"
 #include "ops/copy/copy_kernels.h"
+#include "ops/cross_entropy/cross_entropy_kernels.h"
 #include "ops/elementwise/elementwise_kernels.h"
+#include "ops/layer_norm/layer_norm_kernels.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy_kernels.h"
+#include "ops/optimizer/optimizer_kernels.h"
 #include "ops/random/random_kernels.h"
 #include "ops/reduce/reduce_kernels.h"
+#include "ops/softmax/softmax_kernels.h"
 
 namespace blutensor {
 
@@ -20,6 +26,12 @@ struct KernelTable {
   ElementwiseKernels elementwise;
   ReduceKernels reduce;
   RandomKernels random;
+  LayerNormKernels layer_norm;
+  LinearCrossEntropyKernels linear_cross_entropy;
+  OptimizerKernels optimizer;
+  SoftmaxKernels softmax;
+  CrossEntropyKernels cross_entropy;
+  AttentionKernels attention;
 };
 
 // The active table: the best that CPU and build support, unless set_isa() chose another.

@@ -1,8 +1,8 @@
-// 2^x for sums of weights (softmax, log-sum-exp, attention), on vectors of float32.
+// 2^x and e^x for sums of weights (softmax, log-sum-exp, attention), on vectors of float32.
 //
-// Differs from exp in math.h in what it does with results below 2^-126: they are 0. Softmax adds them to something that is at
-// least 1, and processors take a hundred times as long for an operation that gives a denormal number. Within 0.51 ulp of
-// rounding plus 2^-26 relative otherwise (degree 6, Cephes' coefficients); NaN stays NaN; 2^128 and beyond are infinity.
+// They differ from exp in math.h in what they do with results below 2^-126: those are 0. Softmax adds them to something that is
+// at least 1, and processors take a hundred times as long for an operation that gives a denormal number. Otherwise within
+// 1 unit in the last place (degree 6, Cephes' coefficients) for results up to 2^127; NaN stays NaN.
 // All instruction sets and the portable form give the same bits.
 #pragma once
 
@@ -28,18 +28,32 @@ inline F exp2_fraction(F r) {
   return fma(p, r, broadcast(1.0f));
 }
 
-inline F exp2_flushed(F x) {
+// 2^(whole + r) where x, the same number but for rounding, says whether the result is normal.
+inline F exp2_flushed_parts(F x, F whole, F r) {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-  const M normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-  const F whole = round_even(x);
-  return _mm512_maskz_scalef_ps(normal, exp2_fraction(x - whole), whole);
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), exp2_fraction(r), whole);
 #else
-  const F inside = min(broadcast(128.0f), max(broadcast(-126.0f), x));  // NaN passes
-  const F finite = select(is_nan(x), broadcast(0.0f), inside);
-  const F whole = round_even(finite);
-  const F power = from_bits(shift_left(add(to_int(whole), broadcast_int(127)), 23));
-  return select(less(x, broadcast(-126.0f)), broadcast(0.0f), exp2_fraction(inside - whole) * power);
+  const F exponent = select(is_nan(x), broadcast(0.0f), whole);
+  const F power = from_bits(shift_left(add(to_int(exponent), broadcast_int(127)), 23));
+  return select(less(x, broadcast(-126.0f)), broadcast(0.0f), exp2_fraction(r) * power);
 #endif
+}
+
+// x with what lies far outside the range of results brought to its edge: keeps infinities out of the differences below. NaN passes.
+inline F exp2_inside(F x) { return min(broadcast(128.0f), max(broadcast(-127.0f), x)); }
+
+inline F exp2_flushed(F x) {
+  x = exp2_inside(x);
+  const F whole = round_even(x);
+  return exp2_flushed_parts(x, whole, x - whole);
+}
+
+// log2(e) in two parts: the remainder r = x log2(e) - whole is exact but for its last rounding.
+inline F exp_flushed(F x) {
+  x = min(broadcast(88.8f), max(broadcast(-88.0f), x));
+  const F scaled = x * broadcast(0x1.715476p+0f), whole = round_even(scaled);
+  const F r = fma(x, broadcast(0x1.4ae0cp-26f), fma(x, broadcast(0x1.715476p+0f), negate(whole)));
+  return exp2_flushed_parts(scaled, whole, r);
 }
 
 }  // inline namespace of the instruction set

@@ -3,9 +3,11 @@
 // Shapes: query [..., T, D], key and value [..., S, D] with the same leading axes (batch and heads); output like query,
 // logsumexp [..., T]. The kernels see one (batch, head) pair at a time.
 #include <cmath>
+#include <limits>
 
 #include "ops/all_operators.h"
 #include "ops/attention/attention_kernels.h"
+#include "ops/elementwise/compose.h"
 #include "ops/kernels.h"
 #include "ops/parallel.h"
 #include "ops/registry.h"
@@ -156,6 +158,33 @@ Tensors forward_gradient(GradContext& ctx) {
   return grads;
 }
 
+// softmax(scale Q K^T [masked]) V from primitives, with the whole matrix of scores.
+Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
+  static const OpRef matmul{"matmul"}, permute{"permute_dims"}, arange{"arange"}, expand{"expand_dims"}, covers{"greater_equal"}, where{"where"};
+  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"}, logarithm{"log"}, add{"add"};
+  static const OpRef squeeze{"squeeze"};
+  const Tensor &query = inputs[0], &key = inputs[1], &value = inputs[2];
+  const DType dtype = stat_dtype(query.dtype());
+  Dims swapped = Dims::filled(key.rank(), 0);
+  for (int i = 0; i < key.rank(); ++i) swapped[i] = i < key.rank() - 2 ? i : 2 * key.rank() - 3 - i;
+  Tensor scores = cast_to(matmul({query, permute({key}, {Attr::of_ints(swapped)})}), dtype);
+  scores = scaled(scores, resolve_scale(attrs.f(1), query.size(-1)));
+  if (attrs.b(0)) {
+    const auto positions = [&](int64_t n, int64_t axis) {
+      const Tensor p = arange({}, {Attr::of_float(0), Attr::of_float(static_cast<double>(n)), Attr::of_float(1), Attr::of_dtype(DType::int64)});
+      return expand({p}, {Attr::of_int(axis)});
+    };
+    const Tensor seen = covers({positions(query.size(-2), 1), positions(key.size(-2), 0)});
+    scores = where({seen, scores, constant(-std::numeric_limits<double>::infinity(), dtype)});
+  }
+  const Attr last = Attr::of_ints({query.rank() - 1}), keepdims = Attr::of_bool(true);
+  const Tensor top = maximum({scores}, {last, keepdims});
+  const Tensor weights = exponential({subtract({scores, top})});
+  const Tensor total = sum({weights}, {last, keepdims});
+  const Tensor output = matmul({cast_to(divide({weights, total}), query.dtype()), value});
+  return {output, squeeze({add({top, logarithm({total})})}, {last})};
+}
+
 // ---------------------------------------------------------------- backward
 
 std::vector<TensorSpec> infer_backward(const OpCall& call) {
@@ -286,6 +315,7 @@ void register_attention(OperatorRegistry& registry) {
     op.gradient = forward_gradient;
     op.save_inputs = 0b111;
     op.save_outputs = 0b11;
+    op.decompose = decompose_forward;
     op.grad_cases = {
         {{{1, 2, 5, 3}, {1, 2, 5, 3}, {1, 2, 5, 3}}, {Attr::of_bool(true), Attr::of_float(0)}, "normal"},
         {{{2, 3, 4}, {2, 5, 4}, {2, 5, 4}}, {Attr::of_bool(false), Attr::of_float(0.7)}, "normal"},

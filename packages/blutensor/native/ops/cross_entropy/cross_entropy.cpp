@@ -1,0 +1,276 @@
+// cross_entropy: mean, sum or list of -log softmax(logits)[target], and its gradient.
+//
+// Shapes: logits [..., V], targets [...] int32 or int64, logsumexp [...]. A row is one position of the leading axes.
+#include <cmath>
+#include <limits>
+
+#include "ops/all_operators.h"
+#include "ops/cross_entropy/cross_entropy_kernels.h"
+#include "ops/elementwise/compose.h"
+#include "ops/kernels.h"
+#include "ops/parallel.h"
+#include "ops/registry.h"
+
+namespace blutensor {
+
+namespace {
+
+enum class Reduction { none, mean, sum };
+
+Reduction reduction_of(const Attrs& attrs) {
+  return attrs.s(1) == "none" ? Reduction::none : attrs.s(1) == "sum" ? Reduction::sum : Reduction::mean;
+}
+
+DType stat_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
+Shape without_last(Shape shape) {
+  shape.resize(shape.size() - 1);
+  return shape;
+}
+
+// Offset, in elements, of a row of an operand with the given leading axes.
+int64_t row_offset(const Shape& rows, const Strides& strides, int64_t row) {
+  int64_t sum = 0;
+  for (int i = rows.size() - 1; i >= 0; --i) {
+    sum += row % rows[i] * strides[i];
+    row /= rows[i];
+  }
+  return sum;
+}
+
+// ---------------------------------------------------------------- targets
+
+class Targets {
+ public:
+  Targets(const View& view, int64_t ignore_index) : view_(view), ignore_(ignore_index) {}
+  int64_t at(int64_t row) const {
+    const int64_t offset = row_offset(view_.shape, view_.strides, row);
+    return view_.dtype == DType::int32 ? view_.ptr<int32_t>()[offset] : view_.ptr<int64_t>()[offset];
+  }
+  bool ignored(int64_t target) const { return target == ignore_; }
+  // Number of rows that count; throws when a target names no class.
+  int64_t check(int64_t num_classes) const {
+    int64_t valid = 0;
+    const int64_t rows = view_.numel();
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t target = at(row);
+      if (ignored(target)) continue;
+      if (target < 0 || target >= num_classes)
+        fail(Status::index, "[cross_entropy] expected targets in [0, ", num_classes, ") or ignore_index = ", ignore_, ", got ", target,
+             " at row ", row);
+      ++valid;
+    }
+    return valid;
+  }
+
+ private:
+  const View& view_;
+  int64_t ignore_;
+};
+
+void check_operands(const char* op, const Tensor& logits, const Tensor& targets) {
+  require_type(is_floating(logits.dtype()), "[", op, "] expected floating-point logits, got ", describe(logits));
+  require_type(targets.dtype() == DType::int32 || targets.dtype() == DType::int64, "[", op, "] expected int32 or int64 targets, got ",
+               describe(targets));
+  require(logits.rank() >= 1, "[", op, "] expected logits [..., V], got a 0-d tensor");
+  require(targets.shape() == without_last(logits.shape()), "[", op, "] expected targets of shape ", without_last(logits.shape()),
+          " for logits ", logits.shape(), ", got ", targets.shape());
+}
+
+int64_t rows_per_task(int64_t num_classes) { return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(num_classes, 1)); }
+
+// ---------------------------------------------------------------- forward
+
+std::vector<TensorSpec> infer_forward(const OpCall& call) {
+  const Tensor &logits = call.inputs[0], &targets = call.inputs[1];
+  check_operands("cross_entropy", logits, targets);
+  const DType dtype = stat_dtype(logits.dtype());
+  const bool scalar = reduction_of(call.attrs) != Reduction::none;
+  return {{dtype, scalar ? Shape{} : targets.shape(), {}, false}, {dtype, targets.shape(), {}, false}};
+}
+
+size_t workspace_forward(const Launch& launch) {
+  if (reduction_of(launch.attrs) == Reduction::none) return 0;
+  return static_cast<size_t>(launch.outputs[1].numel()) * dtype_size(launch.outputs[1].dtype);
+}
+
+void launch_forward(const Launch& launch) {
+  const View &logits = launch.inputs[0], &loss = launch.outputs[0], &logsumexp = launch.outputs[1];
+  const Targets targets(launch.inputs[1], launch.attrs.i(0));
+  const Reduction reduction = reduction_of(launch.attrs);
+  const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = logsumexp.numel();
+  const int64_t num_valid = targets.check(num_classes);
+  visit_floating(logits.dtype, "cross_entropy", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Stat = compute_t<T>;
+    Stat* losses = reduction == Reduction::none ? loss.ptr<Stat>() : static_cast<Stat*>(launch.workspace);
+    parallel_for(num_rows, rows_per_task(num_classes), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* x = logits.ptr<T>() + row_offset(logsumexp.shape, logits.strides, row);
+        LogSumExp<Stat> parts;
+        if constexpr (std::is_same_v<T, float>) {
+          parts = stride == 1 ? kernels().cross_entropy.log_sum_exp(x, num_classes)
+                              : log_sum_exp_reference<T, Stat>(x, stride, num_classes);
+        } else {
+          parts = log_sum_exp_reference<T, Stat>(x, stride, num_classes);
+        }
+        logsumexp.ptr<Stat>()[row] = parts.maximum + parts.log_sum;
+        const int64_t target = targets.at(row);
+        losses[row] = targets.ignored(target) ? Stat(0) : (parts.maximum - static_cast<Stat>(x[target * stride])) + parts.log_sum;
+      }
+    });
+    if (reduction == Reduction::none) return;
+    double sum = 0;
+    for (int64_t row = 0; row < num_rows; ++row) sum += static_cast<double>(losses[row]);
+    if (reduction == Reduction::mean)
+      sum = num_valid > 0 ? sum / static_cast<double>(num_valid) : std::numeric_limits<double>::quiet_NaN();
+    *loss.ptr<Stat>() = static_cast<Stat>(sum);
+  });
+}
+
+Tensors forward_gradient(GradContext& ctx) {
+  static const OpRef backward{"cross_entropy_backward"}, full{"full"};
+  Tensor grad = ctx.grad_output(0);
+  const Tensor grad_logsumexp = ctx.grad_output(1);
+  if (!ctx.needs(0) || (!grad.defined() && !grad_logsumexp.defined())) return Tensors(2);
+  if (!grad.defined()) {
+    const TensorSpec& spec = ctx.output_spec(0);
+    grad = full({}, {Attr::of_ints(spec.shape), Attr::of_float(0), Attr::of_dtype(spec.dtype)});
+  }
+  return {backward({grad, ctx.input(0), ctx.input(1), ctx.output(1), grad_logsumexp}, {ctx.attrs()[0], ctx.attrs()[1]}), Tensor{}};
+}
+
+Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
+  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"}, logarithm{"log"}, add{"add"};
+  static const OpRef arange{"arange"}, expand{"expand_dims"}, squeeze{"squeeze"}, equal{"equal"}, not_equal{"not_equal"}, where{"where"};
+  const DType dtype = stat_dtype(inputs[0].dtype());
+  const Tensor logits = cast_to(inputs[0], dtype), targets = cast_to(inputs[1], DType::int64);
+  const Attr last = Attr::of_ints({logits.rank() - 1}), keepdims = Attr::of_bool(true);
+  const Tensor top = maximum({logits}, {last, keepdims});
+  const Tensor shifted = subtract({logits, top});
+  const Tensor log_sum = logarithm({sum({exponential({shifted})}, {last, keepdims})});
+  const Tensor classes = arange(
+      {}, {Attr::of_float(0), Attr::of_float(static_cast<double>(logits.size(-1))), Attr::of_float(1), Attr::of_dtype(DType::int64)});
+  const Tensor hit = equal({expand({targets}, {Attr::of_int(-1)}), classes}), zero = constant(0, dtype);
+  const Tensor chosen = sum({where({hit, shifted, zero})}, {last, Attr::of_bool(false)});
+  const Tensor valid = not_equal({targets, constant(static_cast<double>(attrs.i(0)), DType::int64)});
+  Tensor loss = where({valid, subtract({squeeze({log_sum}, {last}), chosen}), zero});
+  const auto sum_all = [&](const Tensor& t) {
+    Dims axes;
+    for (int i = 0; i < t.rank(); ++i) axes.push_back(i);
+    return t.rank() == 0 ? t : sum({t}, {Attr::of_ints(axes), Attr::of_bool(false)});
+  };
+  if (reduction_of(attrs) == Reduction::mean) loss = divide({sum_all(loss), sum_all(cast_to(valid, dtype))});
+  if (reduction_of(attrs) == Reduction::sum) loss = sum_all(loss);
+  return {loss, squeeze({add({top, log_sum})}, {last})};
+}
+
+// ---------------------------------------------------------------- backward
+
+std::vector<TensorSpec> infer_backward(const OpCall& call) {
+  const char* op = "cross_entropy_backward";
+  const Tensor &grad = call.inputs[0], &logits = call.inputs[1], &targets = call.inputs[2];
+  check_operands(op, logits, targets);
+  const DType dtype = stat_dtype(logits.dtype());
+  const Shape expected = reduction_of(call.attrs) == Reduction::none ? targets.shape() : Shape{};
+  require(grad.shape() == expected && grad.dtype() == dtype, "[", op, "] expected grad_output ", dtype_name(dtype), expected, ", got ",
+          describe(grad));
+  for (const Tensor& t : {call.inputs[3], call.inputs[4]})
+    if (t.defined())
+      require(t.shape() == targets.shape() && t.dtype() == dtype, "[", op, "] expected logsumexp ", dtype_name(dtype), targets.shape(),
+              ", got ", describe(t));
+  return {{logits.dtype(), logits.shape(), {}, false}};
+}
+
+void launch_backward(const Launch& launch) {
+  const View &grad = launch.inputs[0], &logits = launch.inputs[1], &logsumexp = launch.inputs[3], &grad_logsumexp = launch.inputs[4];
+  const Targets targets(launch.inputs[2], launch.attrs.i(0));
+  const Shape& rows = launch.inputs[2].shape;
+  const Reduction reduction = reduction_of(launch.attrs);
+  const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = num_elements(rows);
+  const int64_t num_valid = targets.check(num_classes);
+  visit_floating(logits.dtype, "cross_entropy", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Stat = compute_t<T>;
+    parallel_for(num_rows, rows_per_task(num_classes), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* x = logits.ptr<T>() + row_offset(rows, logits.strides, row);
+        T* out = launch.outputs[0].ptr<T>() + row * num_classes;
+        const int64_t target = targets.at(row);
+        const bool counts = !targets.ignored(target);
+        // d loss / d logits = (softmax - onehot) * of_loss + softmax * of_logsumexp
+        Stat of_loss = 0, of_logsumexp = 0;
+        if (counts) of_loss = grad.ptr<Stat>()[reduction == Reduction::none ? row_offset(rows, grad.strides, row) : 0];
+        if (counts && reduction == Reduction::mean) of_loss /= static_cast<Stat>(num_valid);
+        if (grad_logsumexp.defined()) of_logsumexp = grad_logsumexp.ptr<Stat>()[row_offset(rows, grad_logsumexp.strides, row)];
+        if (!counts && !grad_logsumexp.defined()) {
+          for (int64_t j = 0; j < num_classes; ++j) out[j] = T(0.0f);
+          continue;
+        }
+        const Stat total = logsumexp.ptr<Stat>()[row_offset(rows, logsumexp.strides, row)], scale = of_loss + of_logsumexp;
+        if constexpr (std::is_same_v<T, float>) {
+          if (stride == 1)
+            kernels().cross_entropy.probabilities(x, out, num_classes, total, scale);
+          else
+            probabilities_reference<T, Stat>(x, stride, out, num_classes, total, scale);
+        } else {
+          probabilities_reference<T, Stat>(x, stride, out, num_classes, total, scale);
+        }
+        if (counts) {
+          const Stat p = std::exp(static_cast<Stat>(x[target * stride]) - total);
+          out[target] = static_cast<T>((p - Stat(1)) * of_loss + p * of_logsumexp);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_cross_entropy(OperatorRegistry& registry) {
+  using Kind = InputSpec::Kind;
+  const std::vector<AttrSpec> attrs = {{"ignore_index", AttrKind::integer, Attr::of_int(-100), false, {}},
+                                       {"reduction", AttrKind::string, Attr::of_string("mean"), false, {"mean", "sum", "none"}}};
+  {
+    Operator op;
+    op.name = "cross_entropy";
+    op.doc =
+        "-log(softmax(logits)[target]) of every row. logits: [..., V], any floating dtype; targets: [...], int32 or int64, in [0, V) or ignore_index "
+        "(IndexError otherwise, before anything is written). Results: loss, float32 (float64 for float64 logits): 0-d for reduction 'mean' (over the rows "
+        "that are not ignored; NaN when all are) and 'sum', [...] for 'none' (0 where ignored); and logsumexp [...] of the rows.";
+    op.category = "Neural network";
+    op.inputs = {{"logits", Kind::required}, {"targets", Kind::required}};
+    op.attrs = attrs;
+    op.num_outputs = 2;
+    op.output_names = {"loss", "logsumexp"};
+    op.infer = infer_forward;
+    op.workspace = workspace_forward;
+    op.launch_cpu = launch_forward;
+    op.gradient = forward_gradient;
+    op.save_inputs = 0b11;
+    op.save_outputs = 0b10;
+    op.decompose = decompose_forward;
+    registry.add(std::move(op));
+  }
+  {
+    Operator op;
+    op.name = "cross_entropy_backward";
+    op.doc =
+        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, plus softmax(logits) * grad_logsumexp where "
+        "that is given; grad_output is divided by the number of rows that count for reduction 'mean'. Ignored rows get 0.";
+    op.category = "Gradients";
+    op.inputs = {{"grad_output", Kind::required},
+                 {"logits", Kind::required},
+                 {"targets", Kind::required},
+                 {"logsumexp", Kind::required},
+                 {"grad_logsumexp", Kind::optional}};
+    op.attrs = attrs;
+    op.output_names = {"grad_logits"};
+    op.infer = infer_backward;
+    op.launch_cpu = launch_backward;
+    op.is_public = false;
+    registry.add(std::move(op));
+  }
+}
+
+}  // namespace blutensor

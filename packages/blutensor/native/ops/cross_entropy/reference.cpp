@@ -1,0 +1,43 @@
+// Rows of cross entropy in plain C++, any floating dtype and stride. Sums are float64.
+#include <cmath>
+#include <limits>
+
+#include "ops/cross_entropy/cross_entropy_kernels.h"
+#include "tensor/dtype.h"
+
+namespace blutensor {
+
+template <class T, class Stat>
+LogSumExp<Stat> log_sum_exp_reference(const T* logits, int64_t stride, int64_t n) {
+  Stat maximum = -std::numeric_limits<Stat>::infinity();
+  for (int64_t j = 0; j < n; ++j) {
+    const Stat x = static_cast<Stat>(logits[j * stride]);
+    if (x > maximum) maximum = x;
+  }
+  double sum = 0;
+  for (int64_t j = 0; j < n; ++j) sum += static_cast<double>(std::exp(static_cast<Stat>(logits[j * stride]) - maximum));
+  return {maximum, static_cast<Stat>(std::log(sum))};
+}
+
+template <class T, class Stat>
+void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, Stat logsumexp, Stat scale) {
+  for (int64_t j = 0; j < n; ++j) grad[j] = static_cast<T>(std::exp(static_cast<Stat>(logits[j * stride]) - logsumexp) * scale);
+}
+
+template LogSumExp<float> log_sum_exp_reference(const float*, int64_t, int64_t);
+template LogSumExp<double> log_sum_exp_reference(const double*, int64_t, int64_t);
+template LogSumExp<float> log_sum_exp_reference(const bfloat16*, int64_t, int64_t);
+template LogSumExp<float> log_sum_exp_reference(const float16*, int64_t, int64_t);
+template void probabilities_reference(const float*, int64_t, float*, int64_t, float, float);
+template void probabilities_reference(const double*, int64_t, double*, int64_t, double, double);
+template void probabilities_reference(const bfloat16*, int64_t, bfloat16*, int64_t, float, float);
+template void probabilities_reference(const float16*, int64_t, float16*, int64_t, float, float);
+
+void use_reference(CrossEntropyKernels& kernels) {
+  kernels.log_sum_exp = [](const float* logits, int64_t n) { return log_sum_exp_reference<float, float>(logits, 1, n); };
+  kernels.probabilities = [](const float* logits, float* grad, int64_t n, float logsumexp, float scale) {
+    probabilities_reference(logits, 1, grad, n, logsumexp, scale);
+  };
+}
+
+}  // namespace blutensor
