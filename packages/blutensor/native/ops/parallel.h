@@ -35,9 +35,10 @@ void parallel_for(int64_t n, int64_t grain, const Body& body) {
   if (context.error) std::rethrow_exception(context.error);
 }
 
-// The same, with the index of the thread (below blublas_max_threads()) for scratch space: body(begin, end, thread).
+// The same, with the index of the thread for scratch space: body(begin, end, thread), thread below max_threads where that is given, else below
+// blublas_max_threads().
 template <class Body>
-void parallel_for_threads(int64_t n, int64_t grain, const Body& body) {
+void parallel_for_threads(int64_t n, int64_t grain, const Body& body, int32_t max_threads = 0) {
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   struct Context {
@@ -46,14 +47,14 @@ void parallel_for_threads(int64_t n, int64_t grain, const Body& body) {
     std::atomic<bool> failed{false};
     std::exception_ptr error;
   } context{body, n, grain, {}, {}};
-  blublas_parallel((n + grain - 1) / grain, [](void* arg, int64_t task, int32_t thread) {
+  blublas_parallel_limited((n + grain - 1) / grain, [](void* arg, int64_t task, int32_t thread) {
     auto& c = *static_cast<Context*>(arg);
     try {
       c.body(task * c.grain, std::min(c.n, (task + 1) * c.grain), thread);
     } catch (...) {
       if (!c.failed.exchange(true)) c.error = std::current_exception();
     }
-  }, &context);
+  }, &context, max_threads);
   if (context.error) std::rethrow_exception(context.error);
 }
 

@@ -121,6 +121,13 @@ void* Execution::take(size_t bytes) {
   return piece;
 }
 
+int32_t Execution::take_per_thread(size_t bytes, char** scratch) {
+  int32_t threads = blublas_num_threads();
+  if (!dry_ && bytes) threads = static_cast<int32_t>(std::clamp<size_t>((bytes_ - used_) / bytes, 1, static_cast<size_t>(threads)));
+  *scratch = static_cast<char*>(take(bytes * static_cast<size_t>(threads)));
+  return threads;
+}
+
 Matrix Execution::scratch(int64_t rows, int64_t cols, DType dtype) {
   return {take(static_cast<size_t>(rows * cols) * dtype_size(dtype)), dtype, rows, cols, cols, 1};
 }

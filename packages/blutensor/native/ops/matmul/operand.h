@@ -35,7 +35,7 @@ bool as_matrix(const View& view, int leading, Matrix* matrix);
 class Execution {
  public:
   Execution() = default;  // dry
-  explicit Execution(const Launch& launch) : base_(static_cast<char*>(launch.workspace)), dry_(false) {}
+  explicit Execution(const Launch& launch) : base_(static_cast<char*>(launch.workspace)), bytes_(launch.workspace_bytes), dry_(false) {}
 
   bool dry() const { return dry_; }
   size_t peak_bytes() const { return peak_; }
@@ -46,6 +46,9 @@ class Execution {
   T* take(int64_t count) {
     return static_cast<T*>(take(static_cast<size_t>(count) * sizeof(T)));
   }
+  // The rest of the workspace, `bytes` (a multiple of 64) for each thread; returns for how many. Planned for the pool's threads; a run with
+  // more of them uses as many as were planned.
+  int32_t take_per_thread(size_t bytes, char** scratch);
   size_t mark() const { return used_; }
   void release(size_t mark) { used_ = mark; }
 
@@ -67,6 +70,7 @@ class Execution {
   Matrix copied(const View& view, int leading, DType dtype);
 
   char* base_ = nullptr;
+  size_t bytes_ = 0;
   bool dry_ = true;
   size_t used_ = 0, peak_ = 0;
 };
