@@ -113,7 +113,8 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor logits = linear({in[0], in[1], {}, {}});
   const Tensor flat = reshape({logits}, {Attr::of_ints({in[2].numel(), in[1].size(0)})});
   const Tensor loss = cross_entropy({flat, reshape({in[2]}, {Attr::of_ints({in[2].numel()})})}, {attrs[kIgnoreIndex], attrs[kReduction]});
-  return {loss, {}, {}};
+  const Tensor none = full({}, {Attr::of_ints({0}), Attr::of_float(0), Attr::of_dtype(in[0].dtype())});
+  return {loss, none, none};
 }
 
 // ---------------------------------------------------------------- the saved gradient times the upstream gradient

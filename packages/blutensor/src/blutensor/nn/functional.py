@@ -144,8 +144,8 @@ def linear_cross_entropy(
     Returns:
         The loss, 0-d.
     """
-    compute_grad = is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    return ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, compute_grad)[0]
+    wants_x, wants_weight = (is_grad_enabled() and t.requires_grad for t in (x, weight))
+    return ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, wants_x, wants_weight)[0]
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
