@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import blutensor as bt
 from blutrain.data.loader import Loader
-from blutrain.errors import InvalidInputError
+from blutrain.errors import InvalidInputError, ShardError
 
 METRICS = ("loss", "grad_norm")
 """Columns that ``TrainingStep.run`` returns: mean loss in nats, norm of the mean gradient before clipping."""
@@ -84,7 +84,7 @@ class TrainingStep:
         while done < len(learning_rates) and not self.is_recorded:
             rows.append(self._recording_step(source, float(learning_rates[done])))
             done += 1
-        remaining = np.ascontiguousarray(learning_rates[done:], np.float32)
+        remaining = learning_rates[done:]
         if len(remaining):
             rows.append(self._native_steps(source, remaining, rows))
         return np.concatenate(rows) if rows else np.empty((0, len(METRICS)))
@@ -94,7 +94,7 @@ class TrainingStep:
         return {function.name: (function, count) for function, count in self._schedule}
 
     def _native_steps(
-        self, source: Loader, learning_rates: NDArray[np.float32], before: list[NDArray[np.float64]]
+        self, source: Loader, learning_rates: NDArray[np.float64], before: list[NDArray[np.float64]]
     ) -> NDArray[np.float64]:
         try:
             result = self.family.run(
@@ -107,6 +107,10 @@ class TrainingStep:
         except KeyboardInterrupt as interrupt:
             done = getattr(interrupt, "metrics", np.empty((0, len(METRICS))))
             interrupt.metrics = np.concatenate([*before, done])  # type: ignore[attr-defined]
+            raise
+        except RuntimeError as error:
+            if source.error():
+                raise ShardError(source.error()) from error
             raise
         return np.asarray(result, np.float64)
 
@@ -162,8 +166,8 @@ class TrainingStep:
             norm = bt.optim.grad_norm(self._parameters)
             # A loss that is not finite must skip the step even where its gradient is: 0 * inf and 0 * nan are nan.
             guarded = norm + loss_sum * 0.0
-            scale = bt.optim.clip_scale(guarded, self._clip_norm, count)
-            self._optimizer.step(lr=self._learning_rate, grad_scale=scale)
+            scale, skip = bt.optim.clip_scale(guarded, self._clip_norm, count)
+            self._optimizer.step(lr=self._learning_rate, grad_scale=scale, skip=skip)
             self._loss.copy_(loss_sum / count)
             self._grad_norm.copy_(guarded / count)
         bt.default_generator.advance()

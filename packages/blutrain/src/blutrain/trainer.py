@@ -22,7 +22,7 @@ from blutrain.checkpoint import CheckpointStore
 from blutrain.config import Config
 from blutrain.config_io import config_to_dict
 from blutrain.console import Reporter, SilentReporter, format_duration
-from blutrain.data.dataset import Dataset, open_dataset
+from blutrain.data.dataset import Dataset
 from blutrain.data.loader import Loader
 from blutrain.data.tokenizer import get_tokenizer
 from blutrain.errors import NonFiniteError, TokenizerError
@@ -32,10 +32,11 @@ from blutrain.generation import Decoder, generate_text
 from blutrain.installation import available_cpus
 from blutrain.model import GPT
 from blutrain.programs import Evaluation, TrainingStep
+from blutrain.recorder import Recorder
 from blutrain.sampling import SamplingOptions
 from blutrain.schedule import learning_rates
 from blutrain.stop_signal import StopSignal
-from blutrain.validation import check_config
+from blutrain.validation import open_checked
 from blutrain.weights import CHECKPOINTS, gather, restore
 
 _CHUNK_SECONDS = 0.5
@@ -98,18 +99,20 @@ class Trainer:
         config: the run.
         recorder: where metrics, samples and events are kept.
         reporter: what a person is told.
+        dataset: the opened data, already checked against the configuration; by default both happens here.
 
     Raises:
         ConfigError: impossible values, all of them.
         DataError: unusable data.
     """
 
-    def __init__(self, config: Config, recorder: Any, reporter: Reporter | None = None) -> None:
+    def __init__(
+        self, config: Config, recorder: Recorder, reporter: Reporter | None = None, *, dataset: Dataset | None = None
+    ) -> None:
         self.config = config
         self.reporter = reporter or SilentReporter()
         self.recorder = recorder
-        self.dataset: Dataset = open_dataset(config.data.path)
-        check_config(config, self.dataset)
+        self.dataset = open_checked(config) if dataset is None else dataset
         bt.set_num_threads(config.train.threads or available_cpus())
         bt.manual_seed(config.train.seed)
         self.model = GPT(config.model)
@@ -347,6 +350,13 @@ class Trainer:
             f"{bt.num_threads()} threads; {mfu}",
             f"memory    estimated peak {estimate_memory(config)}",
         ]
+
+
+    def memory_report(self) -> list[str]:
+        """How much memory the run took, for people."""
+        family = self.training_step.family.memory
+        arena, live = family["arena_bytes"] / 2**20, family["peak_live_bytes"] / 2**20
+        return [f"memory    arena {arena:,.1f} MiB for {live:,.1f} MiB live; process peak {peak_resident_mib():,.0f} MiB"]
 
 
 def peak_resident_mib() -> float:

@@ -47,6 +47,32 @@ def check_config(config: Config, dataset: Dataset | None = None) -> None:
         raise ConfigError(problems)
 
 
+def open_checked(config: Config) -> Dataset:
+    """Open a configuration's data set and check the configuration, against the data too.
+
+    Args:
+        config: what to check.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: the data are unusable, and nothing else is wrong.
+        ConfigError: every problem, those with the data among them.
+    """
+    from blutrain.data.dataset import open_dataset
+
+    try:
+        dataset = open_dataset(config.data.path)
+    except DataError as error:
+        problems = find_problems(config)
+        if not problems:
+            raise
+        raise ConfigError([*problems, Problem("data.path", str(error))]) from error
+    check_config(config, dataset)
+    return dataset
+
+
 def find_problems(config: Config, dataset: Dataset | None = None) -> list[Problem]:
     """Everything that is impossible about a configuration, in the order of the tree.
 

@@ -101,13 +101,14 @@ def measure_host_time(threads: int, steps: int = 2000) -> dict[str, Any]:
 
 def _training_step(config: Config, folder: Path) -> tuple[Any, Any]:
     """The step and loader of a trainer on random tokens."""
+    from blutrain.recorder import Recorder
     from blutrain.trainer import Trainer
 
     tokens = 64 * config.train.global_batch_tokens + 1
     generator = np.random.default_rng(0)
     with ShardWriter(folder, "train", tokens) as writer:
         writer.append(generator.integers(1, config.model.vocab_size, tokens).astype(np.uint16))
-    trainer = Trainer(config, recorder=None)
+    trainer = Trainer(config, Recorder(folder / "run"))  # between steps nothing is recorded
     return trainer.training_step, trainer.loader
 
 

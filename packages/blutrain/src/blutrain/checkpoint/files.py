@@ -128,13 +128,13 @@ def write_all(files: Files, descriptor: int, data: memoryview, offset: int) -> N
         offset += written
 
 
-def write_small_file(files: Files, path: Path, text: str) -> None:
-    """Replaces the file ``path`` by ``text`` in one step: after a crash it is the old one or the new one."""
+def write_small_file(files: Files, path: Path, content: bytes) -> None:
+    """Replaces the file ``path`` by ``content`` in one step: after a crash it is the old one or the new one."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         descriptor = files.create(temporary)
         try:
-            write_all(files, descriptor, memoryview(text.encode()), 0)
+            write_all(files, descriptor, memoryview(content), 0)
             files.fsync(descriptor)
         finally:
             files.close(descriptor)

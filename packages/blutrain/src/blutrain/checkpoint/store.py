@@ -124,7 +124,7 @@ class CheckpointStore:
             self._files.make_folder(self._folder)
             self._write_verified(path, tensors, {_STEP_KEY: step, **meta})
             self._files.fsync_dir(self._folder)
-            write_small_file(self._files, self._folder / LATEST, path.name + "\n")
+            write_small_file(self._files, self._folder / LATEST, f"{path.name}\n".encode())
         except CheckpointError:
             raise
         except OSError as cause:
@@ -185,7 +185,7 @@ class CheckpointStore:
             if damaged:
                 self._files.fsync_dir(self._folder)
             if good is not None and self._pointed_to() != good.name:
-                write_small_file(self._files, self._folder / LATEST, good.name + "\n")
+                write_small_file(self._files, self._folder / LATEST, f"{good.name}\n".encode())
         except CheckpointError:
             raise
         except OSError as cause:

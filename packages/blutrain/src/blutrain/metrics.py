@@ -1,0 +1,183 @@
+"""``metrics.jsonl``: one JSON object per event of a run, in the order of steps, never a step twice.
+
+    {"event": "train", "step": 100, "loss": 3.2, "lr": 0.0006, "grad_norm": 0.9, "tokens_per_second": 61000.0, ...}
+    {"event": "validation", "step": 100, "loss": 3.3, "tokens": 40960}
+
+Losses are in nats per token. Numbers that JSON lacks are the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, as
+in the JSON form of protocol buffers; `read_metrics` turns them back. What is not known, such as an MFU, is null.
+
+Lines are appended with one system call each, so a process that is killed leaves whole lines; after a power cut the last
+one may be torn, which readers pass over and resuming removes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from blutrain.checkpoint.files import Files, OsFiles, write_small_file
+from blutrain.errors import BlutrainError
+
+Event = dict[str, Any]
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class RunFolderError(BlutrainError):
+    """A run folder cannot be used; the message names it and the fix.
+
+    Attributes:
+        path: the file or folder that the message is about.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], message: str) -> None:
+        self.path = Path(path)
+        super().__init__(f"[run folder] {self.path}: {message}")
+
+
+class RunFolderAccessError(RunFolderError, OSError):
+    """The operating system refused to read or write a file of the run."""
+
+    def __init__(self, path: str | os.PathLike[str], cause: OSError) -> None:
+        reason = cause.strerror or str(cause)
+        message = (
+            f"expected to read and write it, got '{reason}': free space, make it writable, or choose another folder"
+        )
+        super().__init__(path, message)
+        self.errno = cause.errno
+
+
+class LineFile:
+    """A file of JSON lines that only grows. Nothing is buffered in this process.
+
+    Args:
+        path: the file, made when the first line comes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._descriptor: int | None = None
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Appends one event.
+
+        Raises:
+            RunFolderAccessError: the disk is full or the file may not be written to.
+        """
+        self.append_text(encode_event(event) + "\n")
+
+    def append_text(self, text: str) -> tuple[int, int]:
+        """Appends text as it is; returns the offsets of its first byte and of the one past its last."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            data = memoryview(text.encode(errors="replace"))
+            length = data.nbytes
+            while data.nbytes:
+                data = data[os.write(self._descriptor, data) :]
+            end = os.fstat(self._descriptor).st_size
+        except OSError as cause:
+            raise RunFolderAccessError(self._path, cause) from cause
+        return end - length, end
+
+    def sync(self) -> None:
+        """Returns when all that was appended is on the disk."""
+        if self._descriptor is not None:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as cause:
+                raise RunFolderAccessError(self._path, cause) from cause
+
+    def close(self) -> None:
+        """Closes the file; appending opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def encode_event(event: Mapping[str, Any]) -> str:
+    """Returns an event as one line of strict JSON, without the line's end."""
+    return json.dumps({key: _encode(value) for key, value in event.items()}, allow_nan=False)
+
+
+def read_metrics(path: str | os.PathLike[str]) -> list[Event]:
+    """Reads a file of events; lines that are not whole events, as after a power cut, are passed over.
+
+    Args:
+        path: ``metrics.jsonl``, or the run folder that holds it.
+
+    Returns:
+        The events in order; none when there is no such file.
+
+    Raises:
+        RunFolderAccessError: the file cannot be read.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "metrics.jsonl"
+    return [event for _, event in _read_lines(file)]
+
+
+def truncate_metrics(path: str | os.PathLike[str], step: int, files: Files | None = None) -> list[Event]:
+    """Removes the events after ``step``, and lines that are not whole; the file is replaced in one step.
+
+    Args:
+        path: ``metrics.jsonl``; it may be missing.
+        step: the last step to keep.
+        files: operations on the disk; tests inject faults here.
+
+    Returns:
+        The events that stay.
+
+    Raises:
+        RunFolderAccessError: the file cannot be read or replaced; it is as it was.
+    """
+    file = Path(path)
+    kept = [(line, event) for line, event in _read_lines(file) if _step_of(event) <= step]
+    content = "".join(line + "\n" for line, _ in kept).encode()
+    try:
+        if file.exists() and file.stat().st_size != len(content):
+            write_small_file(OsFiles() if files is None else files, file, content)
+    except OSError as cause:
+        raise RunFolderAccessError(file, cause) from cause
+    return [event for _, event in kept]
+
+
+def _read_lines(path: Path) -> list[tuple[str, Event]]:
+    """Returns each whole line with what it says."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as cause:
+        raise RunFolderAccessError(path, cause) from cause
+    lines = []
+    for raw in content.split(b"\n")[:-1]:  # what follows the last line's end was torn
+        try:
+            line = raw.decode()
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            lines.append((line, {key: _decode(value) for key, value in event.items()}))
+    return lines
+
+
+def _step_of(event: Event) -> float:
+    """Returns the step of an event; one without a step belongs to no step and is kept."""
+    step = event.get("step")
+    return step if isinstance(step, int | float) else -math.inf
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _decode(value: Any) -> Any:
+    return _SPECIAL.get(value, value) if isinstance(value, str) else value

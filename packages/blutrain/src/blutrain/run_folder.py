@@ -1,0 +1,204 @@
+"""The folder of a run: what lies where in it, and that one process at a time trains in it.
+
+    config.toml      the resolved configuration          samples.txt    generated text
+    metrics.jsonl    one object per event                tensorboard/   the same for TensorBoard
+    log.jsonl        what happened to the run            checkpoints/   see `blutrain.checkpoint`
+    loss.png         the plot                            run.lock       held while a process trains
+
+`blutrain.recorder` writes the events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from blutrain.checkpoint.files import OsFiles, write_small_file
+from blutrain.metrics import LineFile, RunFolderAccessError, RunFolderError
+
+_CHECKPOINT = re.compile(r"step-[0-9]+\.safetensors")
+_CHECKPOINT_FILE = re.compile(r"step-[0-9]+\.safetensors(\.tmp|\.damaged)?|latest(\.tmp)?")
+_EVENT_FILE = re.compile(r"events\.out\.tfevents\..*")
+
+
+class RunExistsError(RunFolderError, FileExistsError):
+    """The folder holds a run already, and neither resuming nor overwriting was asked for."""
+
+
+class RunFolderLockedError(RunFolderError, RuntimeError):
+    """Another process trains in the folder."""
+
+
+class RunPaths:
+    """Names of the things in a run folder; nothing has to exist.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.toml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.log = self.path / "log.jsonl"
+        self.samples = self.path / "samples.txt"
+        self.plot = self.path / "loss.png"
+        self.tensorboard = self.path / "tensorboard"
+        self.checkpoints = self.path / "checkpoints"
+        self.lock = self.path / "run.lock"
+
+    def holds_run(self) -> bool:
+        """Whether training has left something here that starting anew would destroy."""
+        if self.metrics.is_file() and self.metrics.stat().st_size:
+            return True
+        return any(_CHECKPOINT.fullmatch(path.name) for path in _files_in(self.checkpoints))
+
+
+class RunFolder(RunPaths):
+    """A run folder that this process trains in; another process that tries gets an error until this one ends.
+
+    Use `start` or `resume`, and as a context manager::
+
+        with RunFolder.start("runs/first") as folder:
+            folder.write_config(text)
+            folder.log_event("started", preset="gpt2-nano")
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+        with _access_errors(self.path):
+            OsFiles().make_folder(self.path)
+        self._lock: int | None = _acquire(self.lock)
+        self._log = LineFile(self.log)
+
+    @classmethod
+    def start(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
+        """Opens a folder for a new run.
+
+        Args:
+            path: made when it is missing.
+            overwrite: whether a run that it holds is removed; its log stays, and every file that is not of a run.
+
+        Raises:
+            RunExistsError: the folder holds a run, and ``overwrite`` is false.
+            RunFolderLockedError: another process trains in it.
+            RunFolderAccessError: it may not be written to.
+        """
+        folder = cls(path)
+        try:
+            if folder.holds_run() and not overwrite:
+                raise RunExistsError(
+                    folder.path,
+                    "expected a folder without a run, got one that holds a run: continue it with --resume, replace it "
+                    "with --overwrite, or choose another folder with --set run.folder=...",
+                )
+            folder._remove_run()
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Opens a folder to continue the run that it holds, or to begin one where there is none.
+
+        Raises:
+            RunFolderLockedError: another process trains in it.
+            RunFolderAccessError: it may not be written to.
+        """
+        return cls(path)
+
+    def write_config(self, text: str) -> None:
+        """Replaces ``config.toml`` in one step.
+
+        Raises:
+            RunFolderAccessError: the disk is full or the folder may not be written to.
+        """
+        with _access_errors(self.config):
+            write_small_file(OsFiles(), self.config, text.encode())
+
+    def log_event(self, event: str, level: str = "info", **fields: Any) -> None:
+        """Appends an object to ``log.jsonl``: time (UTC), level, event and ``fields`` (JSON values).
+
+        Raises:
+            RunFolderAccessError: the disk is full or the folder may not be written to.
+        """
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        self._log.append({"time": now, "level": level, "event": event, **fields})
+
+    def close(self) -> None:
+        """Lets other processes train here."""
+        self._log.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _remove_run(self) -> None:
+        # Only names that a run gives: the folder may hold more, and may be a folder that was not meant.
+        doomed = [self.metrics, self.samples, self.plot]
+        doomed += [path for path in _files_in(self.tensorboard) if _EVENT_FILE.fullmatch(path.name)]
+        doomed += [path for path in _files_in(self.checkpoints) if _CHECKPOINT_FILE.fullmatch(path.name)]
+        for path in doomed:
+            with _access_errors(path):
+                path.unlink(missing_ok=True)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as cause:
+        raise RunFolderAccessError(folder, cause) from cause
+
+
+def _acquire(path: Path) -> int:
+    """Returns a descriptor that holds the lock until it is closed, or this process ends in whatever way."""
+    with _access_errors(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        with _access_errors(path):
+            _lock_now(path, descriptor)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock_now(path: Path, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
+        raise RunFolderLockedError(
+            path.parent,
+            f"expected a folder that no other process trains in, got one in use by {holder}: wait for it, end it, or "
+            "choose another folder with --set run.folder=...",
+        ) from None
+
+
+@contextlib.contextmanager
+def _access_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise RunFolderAccessError(path, cause) from cause
