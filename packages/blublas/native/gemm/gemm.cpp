@@ -93,17 +93,10 @@ class Run {
     const int64_t nr = kernels_.nr, depth = group_depth(group), cols = chunk_cols(chunk);
     const char* source = p_.b.of_batch(batch) + (group * plan_.kg * p_.b.row_stride + chunk * plan_.nc * p_.b.col_stride) * dtype_bytes(p_.b.dtype);
     T* panels = reinterpret_cast<T*>(place.shared + plan_.packed_b);
-    const int64_t end = std::min(cols, (index + 1) * plan_.panels_per_pack * nr);
-    for (int64_t j = index * plan_.panels_per_pack * nr; j < end; j += nr)
-      kernels_.pack(source + j * p_.b.col_stride * dtype_bytes(p_.b.dtype), p_.b.dtype, p_.b.col_stride, p_.b.row_stride, std::min(nr, cols - j), depth,
-                    panels + j * depth, nr);
-  }
-
-  void pack_a(const char* source, int64_t rows, int64_t depth, T* panels) {
-    const int64_t mr = kernels_.mr;
-    for (int64_t i = 0; i < rows; i += mr)
-      kernels_.pack(source + i * p_.a.row_stride * dtype_bytes(p_.a.dtype), p_.a.dtype, p_.a.row_stride, p_.a.col_stride, std::min(mr, rows - i), depth,
-                    panels + i * depth, mr);
+    const int64_t begin = index * plan_.panels_per_pack * nr, size = std::min(cols - begin, plan_.panels_per_pack * nr);
+    if (size <= 0) return;
+    kernels_.pack(source + begin * p_.b.col_stride * dtype_bytes(p_.b.dtype), p_.b.dtype, p_.b.col_stride, p_.b.row_stride, size, depth,
+                  panels + begin * depth, nr);
   }
 
   // Tiles ----------------------------------------------------------------------------------------------------------
@@ -121,11 +114,12 @@ class Run {
     const int64_t j0 = chunk * plan_.nc + in_chunk, depth = group_depth(group), mr = kernels_.mr, nr = kernels_.nr;
 
     const char* a = p_.a.of_batch(batch) + (i0 * p_.a.row_stride + group * plan_.kg * p_.a.col_stride) * dtype_bytes(p_.a.dtype);
+    const T* rows_a = reinterpret_cast<const T*>(a);
     const T* panels_a = nullptr;
     if (!plan_.rows_in_place) {
       T* packed = reinterpret_cast<T*>(place.own + plan_.packed_a);
       const int64_t key = (batch * plan_.num_row_tiles + row_tile) * plan_.num_groups + group;
-      if (place.packed_a_key != key) pack_a(a, rows, depth, packed);
+      if (place.packed_a_key != key) kernels_.pack(a, p_.a.dtype, p_.a.row_stride, p_.a.col_stride, rows, depth, packed, mr);
       place.packed_a_key = key;
       panels_a = packed;
     }
@@ -140,27 +134,28 @@ class Run {
       const int64_t k = std::min(plan_.kc, depth - k0);
       const bool first = group == 0 && k0 == 0, last = group == plan_.num_groups - 1 && k0 + plan_.kc >= depth;
       const T beta = first ? first_beta : T{1};
+      const int64_t part = k / 4 * (64 / static_cast<int64_t>(sizeof(T)));  // what one micro-kernel prefetches
       for (int64_t j = 0; j < cols; j += nr) {
-        const T* b = panels_b + j * depth + k0 * nr;
-        const int64_t width = std::min(nr, cols - j);
+        MicroTile<T> micro;
+        micro.k = k, micro.alpha = alpha, micro.a_stride = p_.a.row_stride, micro.cols = std::min(nr, cols - j);
+        micro.b = panels_b + j * depth + k0 * nr;
+        // The next panel of B comes nearer while this one is used, a part of it per micro-kernel.
+        const T* const next = micro.b + (j + nr < cols ? nr * depth : 0);
+        micro.next = next;
         for (int64_t i = 0; i < rows; i += mr) {
-          const int64_t height = std::min(mr, rows - i);
-          const auto multiply = [&](T* c, int64_t stride, T scale) {
-            if (panels_a != nullptr)
-              kernels_.micro(k, panels_a + i * depth + k0 * mr, b, c, stride, height, width, alpha, scale);
-            else
-              kernels_.micro_rows(k, reinterpret_cast<const T*>(a) + i * p_.a.row_stride + k0, p_.a.row_stride, b, c, stride, height, width, alpha, scale);
-          };
+          micro.rows = std::min(mr, rows - i);
+          micro.a = panels_a != nullptr ? panels_a + i * depth + k0 * mr : rows_a + i * p_.a.row_stride + k0;
           T* sum = sums.data + i * sums.stride + j;
-          if (!last || !plan_.finishing) {
-            multiply(sum, sums.stride, beta);
-          } else if (plan_.shared_sums || plan_.private_sums) {
-            multiply(sum, sums.stride, beta);
-            finish_part(finish, sum, sums.stride, i, j, height, width, static_cast<T>(p_.beta));
-          } else {
-            T* part = reinterpret_cast<T*>(place.own + plan_.tile);
-            multiply(part, nr, T{0});
-            finish_part(finish, part, nr, i, j, height, width, first ? static_cast<T>(p_.beta) : T{1});
+          const bool in_tile = last && plan_.finishing && !plan_.shared_sums && !plan_.private_sums;
+          micro.c = in_tile ? reinterpret_cast<T*>(place.own + plan_.tile) : sum;
+          micro.c_stride = in_tile ? nr : sums.stride;
+          micro.beta = in_tile ? T{0} : beta;
+          (panels_a != nullptr ? kernels_.micro : kernels_.micro_in_place)(micro);
+          micro.next += part;
+          if (micro.next + part > next + k * nr) micro.next = next;
+          if (last && plan_.finishing) {
+            const T c_scale = in_tile && !first ? T{1} : static_cast<T>(p_.beta);
+            finish_part(finish, micro.c, micro.c_stride, i, j, micro.rows, micro.cols, c_scale);
           }
         }
       }

@@ -6,6 +6,20 @@
 
 namespace blublas {
 
+// c[rows, cols] = alpha * sum_k a b + beta * c, with c not read when beta is 0. rows <= mr, cols <= nr.
+template <typename T>
+struct MicroTile {
+  int64_t k = 0;
+  const T* a = nullptr;
+  int64_t a_stride = 0;  // rows in place: element (i, k) at a[i * a_stride + k]
+  const T* b = nullptr;  // panel of width nr
+  const T* next = nullptr;  // memory that will be wanted soon: k / 4 cache lines are prefetched from here
+  T* c = nullptr;
+  int64_t c_stride = 0;
+  int64_t rows = 0, cols = 0;
+  T alpha = 1, beta = 0;
+};
+
 // One rectangle of the result on its way out. Pointers are at its first element; strides in elements.
 template <typename T>
 struct FinishTile {
@@ -47,12 +61,10 @@ struct GemmKernels {
   int64_t mc;          // most rows of A that a task keeps packed, about
   int64_t small_rows;  // up to this many rows the unpacked kernels below are used
 
-  // c[rows, cols] = alpha * sum_k a b + beta * c, with c not read when beta is 0. rows <= mr, cols <= nr; a: panel of width mr.
-  void (*micro)(int64_t k, const T* a, const T* b, T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta);
-  // The same with a's rows where they are: element (i, k) at a[i * a_stride + k].
-  void (*micro_rows)(int64_t k, const T* a, int64_t a_stride, const T* b, T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta);
-  // panel[k][width] = source[i * stride_i + k * stride_k] for i < used <= width. May write up to 64 bytes behind the panel.
-  void (*pack)(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t used, int64_t k, T* panel, int64_t width);
+  void (*micro)(const MicroTile<T>& tile);          // a: a panel of width mr
+  void (*micro_in_place)(const MicroTile<T>& tile);  // a: rows where they are
+  // Panels one after the other: panel q [k][width] holds source[i * stride_i + k * stride_k] for q width <= i < (q + 1) width, 0 where i >= size.
+  void (*pack)(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t size, int64_t k, T* panels, int64_t width);
   void (*finish)(const FinishTile<T>& tile);
   // sums[i] (+)= sum_k source[i * stride_i + k * stride_k]
   void (*row_sum)(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t rows, int64_t k, T* sums, bool accumulate);

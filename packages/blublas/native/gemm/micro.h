@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "gemm/kernels.h"
+
 namespace blublas {
 namespace {
 
@@ -36,30 +38,41 @@ struct RowsInPlace {
   }
 };
 
+// One rank-one update.
 template <typename V, int R, int C, typename Rows>
-inline void accumulate(int64_t k, Rows rows, const typename V::Element* b, int64_t b_step, V (&sum)[R][C]) {
+[[gnu::always_inline]] inline void step(Rows& rows, const typename V::Element*& b, int64_t b_step, V (&sum)[R][C]) {
+  V column[C];
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) column[c] = V::load(b + c * V::width);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const V element = V::all(rows.get(r));
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) sum[r][c] = V::fma(element, column[c], sum[r][c]);
+  }
+  rows.next();
+  b += b_step;
+  asm volatile("" ::: "memory");  // or the compiler mixes the steps, runs out of registers and spills sums
+}
+
+template <typename V, int R, int C, typename Rows>
+[[gnu::always_inline]] inline void accumulate(int64_t k, Rows rows, const typename V::Element* b, int64_t b_step, const typename V::Element* next, V (&sum)[R][C]) {
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sum[r][c] = V::zero();
+  int64_t p = 0;
+  for (; p + 4 <= k; p += 4) {
+    __builtin_prefetch(next, 0, 2);
+    next += 64 / sizeof(*next);
 #pragma GCC unroll 4
-  for (int64_t p = 0; p < k; ++p) {
-    V column[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) column[c] = V::load(b + c * V::width);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const V element = V::all(rows.get(r));
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) sum[r][c] = V::fma(element, column[c], sum[r][c]);
-    }
-    rows.next();
-    b += b_step;
+    for (int q = 0; q < 4; ++q) step(rows, b, b_step, sum);
   }
+  for (; p < k; ++p) step(rows, b, b_step, sum);
 }
 
 template <typename V, int R, int C>
-inline void write(const V (&sum)[R][C], typename V::Element* c, int64_t c_stride, int64_t cols, typename V::Element alpha, typename V::Element beta) {
+[[gnu::always_inline]] inline void write(const V (&sum)[R][C], typename V::Element* c, int64_t c_stride, int64_t cols, typename V::Element alpha, typename V::Element beta) {
   using T = typename V::Element;
   const V scale = V::all(alpha), old = V::all(beta);
   const int64_t rest = cols - (C - 1) * V::width;
@@ -76,47 +89,52 @@ inline void write(const V (&sum)[R][C], typename V::Element* c, int64_t c_stride
     }
 }
 
-template <typename V, int R, int C, int MR, int NR>
-void micro_packed(int64_t k, const typename V::Element* a, int64_t, const typename V::Element* b, typename V::Element* c, int64_t c_stride, int64_t cols,
-                  typename V::Element alpha, typename V::Element beta) {
-  V sum[R][C];
-  accumulate<V, R, C>(k, PackedRows<typename V::Element, R>{a, MR}, b, NR, sum);
-  write<V, R, C>(sum, c, c_stride, cols, alpha, beta);
+// C is loaded or stored at the end: its lines are called for at the start.
+template <int R, typename T>
+inline void prefetch_tile(const MicroTile<T>& t) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    __builtin_prefetch(t.c + r * t.c_stride, 1, 3);
+    __builtin_prefetch(t.c + r * t.c_stride + t.cols - 1, 1, 3);
+  }
 }
 
 template <typename V, int R, int C, int MR, int NR>
-void micro_in_place(int64_t k, const typename V::Element* a, int64_t a_stride, const typename V::Element* b, typename V::Element* c, int64_t c_stride,
-                    int64_t cols, typename V::Element alpha, typename V::Element beta) {
+void micro_packed(const MicroTile<typename V::Element>& t) {
   V sum[R][C];
-  accumulate<V, R, C>(k, RowsInPlace<typename V::Element, R>(a, a_stride), b, NR, sum);
-  write<V, R, C>(sum, c, c_stride, cols, alpha, beta);
+  prefetch_tile<R>(t);
+  accumulate<V, R, C>(t.k, PackedRows<typename V::Element, R>{t.a, MR}, t.b, NR, t.next, sum);
+  write<V, R, C>(sum, t.c, t.c_stride, t.cols, t.alpha, t.beta);
+}
+
+template <typename V, int R, int C, int MR, int NR>
+void micro_in_place(const MicroTile<typename V::Element>& t) {
+  V sum[R][C];
+  prefetch_tile<R>(t);
+  accumulate<V, R, C>(t.k, RowsInPlace<typename V::Element, R>(t.a, t.a_stride), t.b, NR, t.next, sum);
+  write<V, R, C>(sum, t.c, t.c_stride, t.cols, t.alpha, t.beta);
 }
 
 // All sizes of tile up to MR x 2 vectors: [rows - 1][vectors - 1].
 template <typename V, int MR>
 struct Micro {
-  using T = typename V::Element;
-  using Kernel = void (*)(int64_t, const T*, int64_t, const T*, T*, int64_t, int64_t, T, T);
+  using Tile = MicroTile<typename V::Element>;
+  using Kernel = void (*)(const Tile&);
   static constexpr int nr = 2 * V::width;
 
   template <int... R>
-  static void run_packed(std::integer_sequence<int, R...>, int64_t k, const T* a, const T* b, T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta) {
+  static void run_packed(std::integer_sequence<int, R...>, const Tile& t) {
     static constexpr Kernel table[MR][2] = {{micro_packed<V, R + 1, 1, MR, nr>, micro_packed<V, R + 1, 2, MR, nr>}...};
-    table[rows - 1][cols > V::width](k, a, 0, b, c, c_stride, cols, alpha, beta);
+    table[t.rows - 1][t.cols > V::width](t);
   }
   template <int... R>
-  static void run_in_place(std::integer_sequence<int, R...>, int64_t k, const T* a, int64_t a_stride, const T* b, T* c, int64_t c_stride, int64_t rows,
-                           int64_t cols, T alpha, T beta) {
+  static void run_in_place(std::integer_sequence<int, R...>, const Tile& t) {
     static constexpr Kernel table[MR][2] = {{micro_in_place<V, R + 1, 1, MR, nr>, micro_in_place<V, R + 1, 2, MR, nr>}...};
-    table[rows - 1][cols > V::width](k, a, a_stride, b, c, c_stride, cols, alpha, beta);
+    table[t.rows - 1][t.cols > V::width](t);
   }
 
-  static void packed(int64_t k, const T* a, const T* b, T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta) {
-    run_packed(std::make_integer_sequence<int, MR>{}, k, a, b, c, c_stride, rows, cols, alpha, beta);
-  }
-  static void in_place(int64_t k, const T* a, int64_t a_stride, const T* b, T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta) {
-    run_in_place(std::make_integer_sequence<int, MR>{}, k, a, a_stride, b, c, c_stride, rows, cols, alpha, beta);
-  }
+  static void packed(const Tile& t) { run_packed(std::make_integer_sequence<int, MR>{}, t); }
+  static void in_place(const Tile& t) { run_in_place(std::make_integer_sequence<int, MR>{}, t); }
 };
 
 }  // namespace

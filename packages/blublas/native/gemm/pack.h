@@ -28,18 +28,24 @@ inline void store_part(V value, typename V::Element* at, int64_t n) {
   n == V::width ? value.store(at) : value.store(at, n);
 }
 
-// Elements contiguous along the panel's width: copied.
+// Elements contiguous along the panels' width: copied. Each k is read through all panels, so that memory is read in long runs.
 template <typename V>
-void pack_along(const char* source, int32_t dtype, int64_t stride_k, int64_t used, int64_t k, typename V::Element* panel, int64_t width) {
+void pack_along(const char* source, int32_t dtype, int64_t stride_k, int64_t size, int64_t k, typename V::Element* panels, int64_t width) {
+  constexpr int64_t ahead = 4;
   for (int64_t p = 0; p < k; ++p)
-    for (int64_t i = 0; i < width; i += V::width) {
-      const int64_t have = std::clamp<int64_t>(used - i, 0, V::width);
-      const V values = have == 0 ? V::zero() : load_converted<V>(source, dtype, p * stride_k + i, have);
-      store_part(values, panel + p * width + i, std::min(V::width, width - i));
+    for (int64_t first = 0; first < size; first += width) {
+      typename V::Element* at = panels + first * k + p * width;
+      const int64_t used = std::min(width, size - first);
+      if (p + ahead < k) __builtin_prefetch(source + ((p + ahead) * stride_k + first) * (dtype == BLUBLAS_BFLOAT16 ? 2 : static_cast<int64_t>(sizeof(*at))));
+      for (int64_t i = 0; i < width; i += V::width) {
+        const int64_t have = std::clamp<int64_t>(used - i, 0, V::width);
+        const V values = have == 0 ? V::zero() : load_converted<V>(source, dtype, p * stride_k + first + i, have);
+        store_part(values, at + i, std::min(V::width, width - i));
+      }
     }
 }
 
-// Elements contiguous along k: transposed in square blocks.
+// Elements contiguous along k: transposed in square blocks. One panel.
 template <typename V>
 void pack_across(const char* source, int32_t dtype, int64_t stride_i, int64_t used, int64_t k, typename V::Element* panel, int64_t width) {
   constexpr int64_t w = V::width;
@@ -63,12 +69,19 @@ void pack_across(const char* source, int32_t dtype, int64_t stride_i, int64_t us
 }
 
 template <typename V>
-void pack(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t used, int64_t k, typename V::Element* panel, int64_t width) {
-  if (stride_i == 1 || used == 1) return pack_along<V>(source, dtype, stride_k, used, k, panel, width);
-  if (stride_k == 1 || k == 1) return pack_across<V>(source, dtype, stride_i, used, k, panel, width);
-  for (int64_t p = 0; p < k; ++p)
-    for (int64_t i = 0; i < width; ++i)
-      panel[p * width + i] = i < used ? load_element<typename V::Element>(source, dtype, i * stride_i + p * stride_k) : 0;
+void pack(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t size, int64_t k, typename V::Element* panels, int64_t width) {
+  using T = typename V::Element;
+  if (stride_i == 1 || size == 1) return pack_along<V>(source, dtype, stride_k, size, k, panels, width);
+  for (int64_t first = 0; first < size; first += width) {
+    T* panel = panels + first * k;
+    const int64_t used = std::min(width, size - first);
+    if (stride_k == 1 || k == 1) {
+      pack_across<V>(source + first * stride_i * (dtype == BLUBLAS_BFLOAT16 ? 2 : static_cast<int64_t>(sizeof(T))), dtype, stride_i, used, k, panel, width);
+      continue;
+    }
+    for (int64_t p = 0; p < k; ++p)
+      for (int64_t i = 0; i < width; ++i) panel[p * width + i] = i < used ? load_element<T>(source, dtype, (first + i) * stride_i + p * stride_k) : T{0};
+  }
 }
 
 // Sums over k of each row. Along rows: a vector holds V::width rows, k in four interleaved chains. Along k: four interleaved vectors.

@@ -10,36 +10,31 @@ namespace {
 constexpr int64_t kMr = 4, kNr = 8;
 
 template <typename T>
-void write_tile(const T (&sum)[kMr][kNr], T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta) {
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < cols; ++j) {
-      T& element = c[i * c_stride + j];
-      element = beta == T{0} ? alpha * sum[i][j] : alpha * sum[i][j] + beta * element;
+void micro_strided(const MicroTile<T>& t, int64_t a_row_stride, int64_t a_step) {
+  T sum[kMr][kNr] = {};
+  for (int64_t p = 0; p < t.k; ++p)
+    for (int64_t i = 0; i < t.rows; ++i)
+      for (int64_t j = 0; j < kNr; ++j) sum[i][j] += t.a[i * a_row_stride + p * a_step] * t.b[p * kNr + j];
+  for (int64_t i = 0; i < t.rows; ++i)
+    for (int64_t j = 0; j < t.cols; ++j) {
+      T& element = t.c[i * t.c_stride + j];
+      element = t.beta == T{0} ? t.alpha * sum[i][j] : t.alpha * sum[i][j] + t.beta * element;
     }
 }
-
 template <typename T>
-void micro(int64_t k, const T* a, const T* b, T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta) {
-  T sum[kMr][kNr] = {};
-  for (int64_t p = 0; p < k; ++p)
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < kNr; ++j) sum[i][j] += a[p * kMr + i] * b[p * kNr + j];
-  write_tile(sum, c, c_stride, rows, cols, alpha, beta);
+void micro(const MicroTile<T>& t) {
+  micro_strided(t, 1, kMr);
+}
+template <typename T>
+void micro_in_place(const MicroTile<T>& t) {
+  micro_strided(t, t.a_stride, 1);
 }
 
 template <typename T>
-void micro_rows(int64_t k, const T* a, int64_t a_stride, const T* b, T* c, int64_t c_stride, int64_t rows, int64_t cols, T alpha, T beta) {
-  T sum[kMr][kNr] = {};
-  for (int64_t p = 0; p < k; ++p)
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < kNr; ++j) sum[i][j] += a[i * a_stride + p] * b[p * kNr + j];
-  write_tile(sum, c, c_stride, rows, cols, alpha, beta);
-}
-
-template <typename T>
-void pack(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t used, int64_t k, T* panel, int64_t width) {
-  for (int64_t p = 0; p < k; ++p)
-    for (int64_t i = 0; i < width; ++i) panel[p * width + i] = i < used ? load_element<T>(source, dtype, i * stride_i + p * stride_k) : T{0};
+void pack(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t size, int64_t k, T* panels, int64_t width) {
+  for (int64_t first = 0; first < size; first += width)
+    for (int64_t p = 0; p < k; ++p)
+      for (int64_t i = first; i < first + width; ++i) *panels++ = i < size ? load_element<T>(source, dtype, i * stride_i + p * stride_k) : T{0};
 }
 
 template <typename T>
@@ -115,7 +110,7 @@ void small_axpy(const SmallProduct<T>& x) {
 
 template <typename T>
 constexpr GemmKernels<T> table(const char* name) {
-  return {name, kMr, kNr, 256, 64, 1, micro<T>, micro_rows<T>, pack<T>, finish<T>, row_sum<T>, small_dot<T>, small_axpy<T>};
+  return {name, kMr, kNr, 256, 64, 1, micro<T>, micro_in_place<T>, pack<T>, finish<T>, row_sum<T>, small_dot<T>, small_axpy<T>};
 }
 
 }  // namespace
