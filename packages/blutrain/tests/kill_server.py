@@ -1,0 +1,98 @@
+"""Trains in children that it kills: a process of its own, so that a kill costs a fork and no imports.
+
+Reads an order per line (JSON) and answers it with a line:
+
+    {"settings": ["train.steps=30", ...], "kill": {"kind": "time", "seconds": 0.05}}    ->  {"signal": 9, "code": null}
+
+Every order trains with ``resume`` and dies, if the run does not end before,
+
+    time   by SIGKILL from outside after so many seconds
+    save   before, within or after an operation of a save (``strike``, ``moment``), counted over all saves of the life
+    line   before, within or after the writing of a line of metrics or a sample (``strike``, ``moment``)
+    never  not at all
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from typing import Any
+
+from checkpoint_faults import KilledFiles
+
+import blutrain.checkpoint.store
+from blutrain.config_io import load_config
+from blutrain.launch import train
+from blutrain.metrics import LineFile
+
+
+def arrange_death(kill: dict[str, Any]) -> None:
+    """Makes this process kill itself at the ordered moment."""
+    if kill["kind"] == "save":
+        files = KilledFiles(kill["strike"], kill["moment"])
+        blutrain.checkpoint.store.OsFiles = lambda: files  # type: ignore[assignment,misc]
+    elif kill["kind"] == "line":
+        count = 0
+        append_text = LineFile.append_text
+
+        def append_or_die(self: LineFile, text: str) -> tuple[int, int]:
+            nonlocal count
+            count += self._path.name != "log.jsonl"
+            if count != kill["strike"] + 1:
+                return append_text(self, text)
+            if kill["moment"] == "within":
+                append_text(self, text[: len(text) // 2])
+            elif kill["moment"] == "after":
+                append_text(self, text)
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError("unreachable")
+
+        LineFile.append_text = append_or_die  # type: ignore[method-assign]
+
+
+def live(order: dict[str, Any]) -> int:
+    """Trains as ordered; returns the exit code."""
+    arrange_death(order["kill"])
+    return train(load_config(settings=order["settings"]), resume=True).exit_code
+
+
+def obey(order: dict[str, Any]) -> dict[str, Any]:
+    """Trains in a child and kills it; returns how it ended."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            code = live(order)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    if order["kill"]["kind"] == "time":
+        ended = os.pidfd_open(child)
+        if not select.select([ended], [], [], order["kill"]["seconds"])[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        os.close(ended)
+    status = os.waitpid(child, 0)[1]
+    killed = os.WIFSIGNALED(status)
+    return {
+        "signal": os.WTERMSIG(status) if killed else None,
+        "code": None if killed else os.WEXITSTATUS(status),
+    }
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what training prints is no answer
+    for line in sys.stdin:
+        print(json.dumps(obey(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
