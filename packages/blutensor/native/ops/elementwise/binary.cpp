@@ -108,7 +108,7 @@ void launch_where(const Launch& args) {
   const WhereKernel kernel = kernels().elementwise.where[static_cast<int>(dtype)];
   const BlockOperand inputs[] = {{&args.inputs[0], DType::boolean}, {&args.inputs[1], dtype}, {&args.inputs[2], dtype}};
   block_loop({&args.outputs[0], dtype}, inputs, false,
-             [kernel](int64_t n, void* o, const auto& in) { kernel(n, o, in[0].data, in[1].data, in[2].data); });
+             [kernel](int64_t n, void* o, const auto& in, int64_t) { kernel(n, o, in[0].data, in[1].data, in[2].data); });
 }
 
 void register_where(OperatorRegistry& registry) {

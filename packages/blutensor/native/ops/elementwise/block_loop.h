@@ -50,7 +50,7 @@ inline Access access_input(const Iteration& it, int k, const BlockOperand& opera
 
 }  // namespace detail
 
-// kernel(n, void* out, std::array<BlockInput, kMaxOperands> inputs). With `scalars`, at most all inputs but one are passed as scalars
+// kernel(n, void* out, std::array<BlockInput, kMaxOperands> inputs, position), position being that of the block's first element. With `scalars`, at most all inputs but one are passed as scalars
 // where one element serves a whole block; without, blocks are always full.
 template <class Kernel>
 void block_loop(const BlockOperand& output, std::span<const BlockOperand> inputs, bool scalars, const Kernel& kernel) {
@@ -97,7 +97,7 @@ void block_loop(const BlockOperand& output, std::span<const BlockOperand> inputs
         }
         const detail::Access& o = access[0];
         const bool direct = o.same_dtype && o.linear;
-        kernel(length, direct ? static_cast<void*>(o.base + first * o.size) : buffer[0].data(), in);
+        kernel(length, direct ? static_cast<void*>(o.base + first * o.size) : buffer[0].data(), in, first);
         if (!direct)
           for_each_run(it, first, first + length, [&](int64_t n, const auto& offset, int64_t position) {
             o.cast(n, o.base + offset[0] * o.size, o.stride, buffer[0].data() + (position - first) * o.compute_size, 1);
@@ -106,7 +106,7 @@ void block_loop(const BlockOperand& output, std::span<const BlockOperand> inputs
       return;
     }
 
-    for_each_run(it, begin, end, [&](int64_t run, const auto& offset, int64_t) {
+    for_each_run(it, begin, end, [&](int64_t run, const auto& offset, int64_t position) {
       std::array<bool, kMaxOperands> fixed{};  // scalar along this run
       bool whole = access[0].same_dtype && access[0].stride == 1;
       size_t others = count;
@@ -135,9 +135,9 @@ void block_loop(const BlockOperand& output, std::span<const BlockOperand> inputs
         const detail::Access& o = access[0];
         char* to = o.base + (offset[0] + done * o.stride) * o.size;
         if (o.same_dtype && o.stride == 1) {
-          kernel(length, static_cast<void*>(to), in);
+          kernel(length, static_cast<void*>(to), in, position + done);
         } else {
-          kernel(length, static_cast<void*>(buffer[0].data()), in);
+          kernel(length, static_cast<void*>(buffer[0].data()), in, position + done);
           o.cast(length, to, o.stride, buffer[0].data(), 1);
         }
         done += length;

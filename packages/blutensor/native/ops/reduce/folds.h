@@ -1,0 +1,118 @@
+// What is folded: block results, how they combine, and what becomes of the last one.
+//
+// A fold names the type of its elements (In: what operands are converted to) and of its state (Acc), and has
+//   start()                      the state of no elements
+//   block(n, x, position)        the state of n contiguous elements, the first at this position of the reduction
+//   combine(first, second)       of two neighbouring stretches
+//   finish(state, length)        the result
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "ops/kernels.h"
+
+namespace blutensor {
+
+struct SumOfFloats {
+  using In = float;
+  using Acc = double;
+  static Acc start() { return 0; }
+  static Acc block(int64_t n, const In* x, int64_t) { return kernels().reduce.sum_f32(n, x); }
+  static Acc combine(Acc a, Acc b) { return a + b; }
+  static double finish(Acc a, int64_t) { return a; }
+};
+
+// float64 sums carry the rounding errors of their additions along (Neumaier 1974): blocks are 8 lanes.
+struct SumOfDoubles {
+  using In = double;
+  struct Acc {
+    double sum, error;
+  };
+  static Acc start() { return {0, 0}; }
+  static Acc block(int64_t n, const In* x, int64_t) {
+    double lanes[8] = {};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+      for (int j = 0; j < 8; ++j) lanes[j] += x[i + j];
+    for (int j = 0; i < n; ++i, ++j) lanes[j] += x[i];
+    return {((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7])), 0};
+  }
+  static Acc combine(Acc a, Acc b) {
+    const double sum = a.sum + b.sum;
+    const double lost = std::fabs(a.sum) >= std::fabs(b.sum) ? (a.sum - sum) + b.sum : (b.sum - sum) + a.sum;
+    return {sum, a.error + b.error + lost};
+  }
+  // Infinities make the error NaN: then the sum speaks for itself.
+  static double finish(Acc a, int64_t) { return std::isfinite(a.sum) ? a.sum + a.error : a.sum; }
+};
+
+struct SumOfIntegers {
+  using In = int64_t;
+  using Acc = uint64_t;  // wraps
+  static Acc start() { return 0; }
+  static Acc block(int64_t n, const In* x, int64_t) {
+    Acc sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += static_cast<Acc>(x[i]);
+    return sum;
+  }
+  static Acc combine(Acc a, Acc b) { return a + b; }
+  static int64_t finish(Acc a, int64_t) { return static_cast<int64_t>(a); }
+};
+
+template <class Sum>
+struct MeanOf : Sum {
+  static double finish(typename Sum::Acc a, int64_t length) { return Sum::finish(a, length) / static_cast<double>(length); }
+};
+
+// The largest or smallest element; the first NaN when there is one.
+template <class T, bool largest>
+struct Extreme {
+  using In = T;
+  struct Acc {
+    T value;
+    bool any;
+  };
+  static bool better(T a, T b) { return largest ? a > b : a < b; }
+  static T extreme(int64_t n, const T* x) {
+    if constexpr (std::is_same_v<T, float>) return largest ? kernels().reduce.max_f32(n, x) : kernels().reduce.min_f32(n, x);
+    T best = x[0];
+    for (int64_t i = 1; i < n && best == best; ++i)
+      if (better(x[i], best) || x[i] != x[i]) best = x[i];
+    return best;
+  }
+  static Acc start() { return {T{}, false}; }
+  static Acc block(int64_t n, const In* x, int64_t) { return {extreme(n, x), true}; }
+  static Acc combine(Acc a, Acc b) {
+    if (!a.any || !b.any) return a.any ? a : b;
+    return a.value != a.value || !(better(b.value, a.value) || b.value != b.value) ? a : b;
+  }
+  static T finish(Acc a, int64_t) { return a.value; }
+};
+
+// The position of it; the first of equals.
+template <class T, bool largest>
+struct ArgExtreme {
+  using In = T;
+  struct Acc {
+    T value;
+    int64_t position;
+  };
+  static Acc start() { return {T{}, -1}; }
+  static Acc block(int64_t n, const In* x, int64_t position) {
+    const T best = Extreme<T, largest>::extreme(n, x);
+    int64_t i = 0;
+    while (i < n && x[i] != best && (best == best || x[i] == x[i])) ++i;
+    return {best, position + i};
+  }
+  static Acc combine(Acc a, Acc b) {
+    if (a.position < 0 || b.position < 0) return a.position < 0 ? b : a;
+    const bool second = a.value == a.value && (Extreme<T, largest>::better(b.value, a.value) || b.value != b.value);
+    return second ? b : a;
+  }
+  static int64_t finish(Acc a, int64_t) { return a.position; }
+};
+
+}  // namespace blutensor
