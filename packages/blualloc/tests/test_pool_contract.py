@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -43,7 +44,7 @@ SIZES = [
 def test_blocks_are_aligned_and_disjoint(pool: Pool, variant: Variant) -> None:
     blocks = sorted((pool.allocate(size), size) for size in SIZES)
     assert all(address % variant.alignment == 0 for address, _ in blocks)
-    for (address, size), (following, _) in zip(blocks, blocks[1:], strict=False):
+    for (address, size), (following, _) in itertools.pairwise(blocks):
         assert address + size <= following
     check_invariants(pool)
     for address, _ in blocks:
@@ -350,6 +351,10 @@ def test_close(variant: Variant) -> None:
 
 
 def test_exceptions_pass_through_with(variant: Variant) -> None:
-    with pytest.raises(KeyError), variant.make() as pool:
-        pool.allocate(100)
-        raise KeyError("a user's error")
+    def fail_with_live_blocks() -> None:
+        with variant.make() as pool:
+            pool.allocate(100)
+            raise KeyError("a user's error")
+
+    with pytest.raises(KeyError, match="a user's error"):
+        fail_with_live_blocks()

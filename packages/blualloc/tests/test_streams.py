@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable, Iterator
+
 import pytest
 from fake_device import Ledger
 from hypothesis import given, settings
@@ -108,6 +111,22 @@ def test_forgotten_streams_leave_their_blocks_to_all() -> None:
         assert pool.device.num_recorded == recorded, "nothing may be recorded on a stream that is gone"
 
 
+def test_forgotten_blocks_keep_the_events_of_others() -> None:
+    with FakePool() as pool:
+        ledger = Ledger(pool.device)
+        block = pool.allocate(2 * MIB, stream=1)
+        pool.record_use(block, stream=2)
+        ledger.use(block, 2 * MIB, 2)
+        pool.free(block, stream=1)
+        pool.device.host = pool.device.now(1)
+        pool.forget_stream(1)
+        halves = [(pool.allocate(MIB, stream=stream), stream) for stream in (3, 4)]
+        assert [address for address, _ in halves] == [block, block + MIB]
+        for address, stream in halves:
+            ledger.check_new(address, MIB, stream)
+            pool.free(address, stream=stream)
+
+
 def test_a_device_without_memory_is_out_of_memory() -> None:
     with FakePool(memory_bytes=MIB) as pool:
         held = pool.allocate(MIB - 64 * KIB, stream=1)
@@ -132,60 +151,73 @@ def test_half_a_device_is_refused() -> None:
         blualloc.Pool(device_table=device.address)
 
 
-STREAMS = st.integers(0, 3)
-CALLS = st.lists(
-    st.one_of(
-        st.tuples(st.just("allocate"), st.integers(1, 300 * KIB), STREAMS),
-        st.tuples(st.just("use"), st.integers(0, 1000), STREAMS),
-        st.tuples(st.just("free"), st.integers(0, 1000), STREAMS),
-        st.tuples(st.just("done"), st.just(0), st.booleans()),
-        st.tuples(st.just("trim"), st.just(0), st.just(0)),
-        st.tuples(st.just("forget"), st.just(0), STREAMS),
-    ),
-    max_size=60,
-)
+Call = tuple[str, int, int]
 
 
-@settings(max_examples=150, deadline=None)
+def run(pool: FakePool, calls: Iterable[Call], *, check_every: int = 1) -> None:
+    """Make calls (kind, number, stream) and check all that they may not do; at the end everything is given back."""
+    device, ledger = pool.device, Ledger(pool.device)
+    live: list[tuple[int, int]] = []
+    for turn, (kind, number, stream) in enumerate(calls):
+        if kind == "allocate":
+            try:
+                address = pool.allocate(number, stream=stream)
+            except blualloc.OutOfMemoryError:
+                assert pool.stats().limit_bytes
+                continue
+            assert all(address + number <= a or a + n <= address for a, n in live)
+            ledger.check_new(address, number, stream)
+            ledger.use(address, number, stream)
+            live.append((address, number))
+        elif kind == "use" and live:
+            address, size = live[number % len(live)]
+            pool.record_use(address, stream=stream)
+            ledger.use(address, size, stream)
+        elif kind == "free" and live:
+            address, size = live.pop(number % len(live))
+            ledger.use(address, size, stream)  # the stream that frees may use it until then
+            pool.free(address, stream=stream)
+        elif kind == "done":
+            device.events_done = bool(number % 2)
+        elif kind == "trim":
+            pool.empty_cache()
+        elif kind == "forget":
+            device.host = device.now(stream)  # it was synchronized, with all that it waited for
+            pool.forget_stream(stream)
+        if turn % check_every == 0:
+            check_invariants(pool)
+    for address, _ in live:
+        pool.free(address)
+    pool.empty_cache()
+    stats = pool.stats()
+    assert stats.num_live == stats.live_bytes == stats.reserved_bytes == 0
+
+
+KINDS = ["allocate", "allocate", "allocate", "use", "free", "free", "done", "trim", "forget"]
+CALLS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 300 * KIB), st.integers(0, 3)), max_size=60)
+
+
+@settings(max_examples=200, deadline=None)
 @given(calls=CALLS, limited=st.booleans(), shuffled=st.booleans())
-def test_memory_is_never_reused_before_its_users_are_done(
-    calls: list[tuple[str, int, int]], limited: bool, shuffled: bool
-) -> None:
+def test_memory_is_never_reused_before_its_users_are_done(calls: list[Call], limited: bool, shuffled: bool) -> None:
     """Random lifetimes and streams: live blocks never overlap, reuse is always ordered, nothing leaks."""
     with FakePool(limit_bytes=MIB if limited else 0, growth_bytes=64 * KIB, shuffle_seed=int(shuffled)) as pool:
-        ledger = Ledger(pool.device)
-        live: list[tuple[int, int, int]] = []
-        for kind, number, stream in calls:
-            if kind == "allocate":
-                try:
-                    address = pool.allocate(number, stream=stream)
-                except blualloc.OutOfMemoryError:
-                    assert limited
-                    continue
-                assert all(address + number <= a or a + n <= address for a, n, _ in live)
-                ledger.check_new(address, number, stream)
-                ledger.use(address, number, stream)
-                live.append((address, number, stream))
-            elif kind == "use" and live:
-                address, size, _ = live[number % len(live)]
-                pool.record_use(address, stream=stream)
-                ledger.use(address, size, stream)
-            elif kind == "free" and live:
-                address, size, _ = live.pop(number % len(live))
-                ledger.use(address, size, stream)  # the stream that frees may use it until then
-                pool.free(address, stream=stream)
-            elif kind == "done":
-                pool.device.events_done = bool(stream)
-            elif kind == "trim":
-                pool.empty_cache()
-            elif kind == "forget":
-                pool.device.host = {**pool.device.host, stream: pool.device.submitted[stream]}  # it was synchronized
-                pool.forget_stream(stream)
-            check_invariants(pool)
-        for address, _, stream in live:
-            pool.free(address, stream=stream)
-        pool.empty_cache()
-        stats = pool.stats()
-        assert stats.num_live == stats.live_bytes == stats.reserved_bytes == 0
-        device = pool.device
+        run(pool, calls)
+    device = pool.device
     assert device.mapped == device.reservations == device.events == {}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_long_random_runs(seed: int) -> None:
+    """The same on long sequences of few sizes, where most memory has been used by several streams before."""
+    rng = random.Random(seed)
+    weights = {"allocate": 40, "use": 20, "free": 38, "trim": 1, "forget": 1}
+
+    def calls() -> Iterator[Call]:
+        for _ in range(2000):
+            (kind,) = rng.choices(list(weights), list(weights.values()))
+            number = rng.choice([32, 64, 96, 128]) * KIB if kind == "allocate" else rng.randrange(1000)
+            yield kind, number, rng.randrange(3)
+
+    with FakePool(limit_bytes=rng.choice([0, 2 * MIB]), growth_bytes=256 * KIB, shuffle_seed=seed % 2) as pool:
+        run(pool, calls(), check_every=40)

@@ -52,8 +52,10 @@ def gpt2_step(
     recompute: bool = False,
     all_reduce: bool = False,
 ) -> Trace:
-    """One step. `recompute`: LayerNorm and GELU outputs are made again in backward instead of being kept. `all_reduce`:
-    the gradients of each layer are reduced on a second lane while backward goes on.
+    """One step.
+
+    `recompute`: LayerNorm and GELU outputs are made again in backward instead of being kept.
+    `all_reduce`: the gradients of each layer are reduced on a second lane while backward goes on.
     """
     r = _Recorder()
     rows, wide = batch * context * channels, batch * context * 4 * channels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ def check_invariants(pool: Pool) -> None:
     assert max((block.bytes for block in free), default=0) == stats.largest_free_bytes
     assert stats.reserved_bytes == stats.live_block_bytes + stats.cached_bytes <= stats.peak_reserved_bytes
     assert stats.wasted_bytes == stats.live_block_bytes - stats.live_bytes
-    for left, right in zip(blocks, blocks[1:], strict=False):
+    for left, right in itertools.pairwise(blocks):
         neighbours = left.segment == right.segment and left.stream == right.stream
         assert not (neighbours and left.state is right.state is BlockState.FREE), "free neighbours must be merged"
         assert not (left.segment == right.segment and left.state is right.state is BlockState.UNMAPPED)
