@@ -167,6 +167,14 @@ def test_recovering_tidies_up_and_keeps_what_was_damaged(store: CheckpointStore,
     assert reports == []
 
 
+def test_recovering_removes_what_a_killed_save_left_to_remove(tmp_path: Path) -> None:
+    save(CheckpointStore(tmp_path, keep=None), 1, 2, 3, 4)
+    damage(tmp_path / "step-00000004.safetensors")
+    store = CheckpointStore(tmp_path, keep=2, report=lambda _: None)
+    assert store.recover() == store.path_of(3)
+    assert store.list() == [store.path_of(2), store.path_of(3)]
+
+
 def test_a_reader_leaves_the_folder_alone(store: CheckpointStore) -> None:
     damage(save(store, 10, 20)[1])
     (store.folder / "step-00000030.safetensors.tmp").write_text("x")

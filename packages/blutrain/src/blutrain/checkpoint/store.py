@@ -171,7 +171,8 @@ class CheckpointStore:
         """Puts the folder in order after a crash and returns the newest good checkpoint. For the process that saves.
 
         Removes leftovers of saves that did not finish, renames damaged checkpoints newer than the newest good one to
-        ``*.damaged`` (they are kept, and reported), and points `latest` to the newest good one.
+        ``*.damaged`` (they are kept, and reported), points `latest` to the newest good one, and removes the oldest
+        beyond ``keep``.
 
         Raises:
             CheckpointWriteError: the folder may not be written to.
@@ -190,6 +191,8 @@ class CheckpointStore:
             raise
         except OSError as cause:
             raise write_error(self._folder / LATEST, cause) from cause
+        if good is not None:
+            self._remove_old(_step_of(good))
         return good
 
     def _steps(self) -> Sequence[int]:
@@ -199,7 +202,7 @@ class CheckpointStore:
             return []
         except OSError as cause:
             raise read_error(self._folder, cause) from cause
-        steps = (int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+        steps = (_step_of(Path(name)) for name in names if _NAME.fullmatch(name))
         # A name with more zeros than ours reads as the same step, but is another file.
         return sorted({step for step in steps if self.path_of(step).name in names})
 
@@ -250,17 +253,21 @@ class CheckpointStore:
         except OSError:
             return None
 
-    def _remove_old(self, saved_step: int) -> None:
-        """Removes checkpoints older than the last ``keep`` up to ``saved_step``, which was verified a moment ago."""
+    def _remove_old(self, good_step: int) -> None:
+        """Removes checkpoints older than the last ``keep`` up to ``good_step``, which was verified a moment ago."""
         if self._keep is None:
             return
-        steps = [step for step in self._steps() if step <= saved_step]
+        steps = [step for step in self._steps() if step <= good_step]
         for step in steps[: -self._keep]:
             try:
                 self._files.unlink(self.path_of(step))
             except OSError as cause:
                 # The new checkpoint is safe; an old one too many is no reason to stop a training run.
                 self._report(f"[checkpoint] {self.path_of(step)}: not removed: {cause.strerror or cause}")
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
 
 
 def _check_step(path: Path, header: Header, step: int) -> None:
