@@ -13,7 +13,6 @@ constexpr int64_t kBlock = kAttentionBlock;  // queries, and keys, of a block
 constexpr int64_t kGroup = 16;               // granularity of causal skipping and of padding
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr float kLn2 = 0.693147180559945309417f;
 
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

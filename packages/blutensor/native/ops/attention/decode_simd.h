@@ -30,7 +30,7 @@ Rows decode_rows(const AttentionMatrix<const float>& m, int64_t begin, int64_t c
 void attention_decode(const AttentionDecode<float>& args) {
   DecodeScratch s;
   const int64_t head_dim = args.head_dim, width = round_up(head_dim, kGroup);
-  const float c = static_cast<float>(args.scale * 1.44269504088896340736);
+  const float sign = args.scale < 0 ? -1.0f : 1.0f, c = sign * static_cast<float>(args.scale * 1.44269504088896340736);
   copy_rows(args.query, 0, 1, head_dim, 1, width, s.query);
   for (int64_t d = 0; d < width; ++d) s.output[d] = 0;
   float maximum = -kInfinity, total = 0;
@@ -42,19 +42,19 @@ void attention_decode(const AttentionDecode<float>& args) {
       const float* row = keys.data + j * keys.stride;
       F sum = simd::broadcast(0.0f);
       for (int64_t d = 0; d < width; d += simd::kLanes) sum = simd::fma(simd::load(s.query + d), simd::load(row + d), sum);
-      s.scores[j] = sum_lanes(sum) * c;
+      s.scores[j] = sum_lanes(sum) * sign;
       top = s.scores[j] > top ? s.scores[j] : top;
     }
     for (int64_t j = count; j < kBlock; ++j) s.scores[j] = -kInfinity;
     const float shift = top == -kInfinity ? 0 : top;
     F sum = simd::broadcast(0.0f);
     for (int64_t j = 0; j < kBlock; j += simd::kLanes) {
-      const F p = simd::exp2_flushed(simd::load(s.scores + j) - simd::broadcast(shift));
+      const F p = simd::exp2_flushed((simd::load(s.scores + j) - simd::broadcast(shift)) * simd::broadcast(c));
       simd::store(s.scores + j, p);
       sum = sum + p;
     }
     alignas(64) float correction[simd::kLanes];
-    simd::store(correction, simd::exp2_flushed(simd::broadcast(maximum - shift)));
+    simd::store(correction, simd::exp2_flushed(simd::broadcast((maximum - shift) * c)));
     total = total * correction[0] + sum_lanes(sum);
     maximum = top;
     const Rows values = decode_rows(args.value, key, count, head_dim, width, s.copy);

@@ -5,7 +5,7 @@
 //   statistics of the online softmax need no work across lanes. Only Q (and dO in backward) is transposed, once per block of
 //   queries; K and V are read where they are, or copied to scratch where their layout does not suit. In a causal diagonal block,
 //   16 x 16 tiles above the diagonal are skipped.
-//     forward   S^T = K Q^T,  P^T = 2^(c S^T - m),  O = O * 2^(m_old - m) + P V          with c = scale * log2(e)
+//     forward   S^T = K Q^T,  P^T = 2^(c (S^T - m)),  O = O * 2^(c (m_old - m)) + P V     with c = scale * log2(e)
 //     backward  S^T, P^T = 2^(c S^T - lse2),  dP^T = V dO^T,  dS^T = scale * P^T (dP^T - delta),
 //               dV += P^T dO,  dK += dS^T Q,  dQ += dS K                                delta = rowsum(dO * O) - dlse
 // Work: 4 T S D FLOPs forward, 10 T S D backward (half of it when causal); reads and writes T D and S D elements per block row.
@@ -26,7 +26,7 @@ struct ForwardScratch {
   alignas(64) float output[kBlock * kAttentionMaxHeadDim];
   alignas(64) float copy[kBlock * kAttentionMaxHeadDim];
   alignas(64) float maximum[kBlock];  // of scores (before scale), per query
-  alignas(64) float sum[kBlock];      // of 2^(c s - c max)
+  alignas(64) float sum[kBlock];      // of 2^(c (s - max))
   alignas(64) float correction[kBlock];
 };
 
@@ -53,25 +53,24 @@ void softmax_block(const BlockPair& pair, float c, bool first, ForwardScratch& s
     const F before = first ? lowest : simd::load(s.maximum + q);
     const F now = simd::max(simd::max(simd::max(top[0], top[1]), simd::max(top[2], top[3])), before);
     // While every score is -inf there is nothing to be relative to: 0 keeps the exponents at -inf instead of NaN.
-    const F shift = simd::select(simd::equal(now, lowest), simd::broadcast(0.0f), now) * scale;
-    const F negative = simd::negate(shift);
+    const F shift = simd::select(simd::equal(now, lowest), simd::broadcast(0.0f), now);
     F total[4] = {simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f)};
     for (k = 0; k + 4 <= keys; k += 4) {
 #pragma GCC unroll 4
       for (int u = 0; u < 4; ++u) {
-        const F p = simd::exp2_flushed(simd::fma(simd::load(column + (k + u) * kBlock), scale, negative));
+        const F p = simd::exp2_flushed((simd::load(column + (k + u) * kBlock) - shift) * scale);
         simd::store(column + (k + u) * kBlock, p);
         total[u] = total[u] + p;
       }
     }
     for (; k < keys; ++k) {
-      const F p = simd::exp2_flushed(simd::fma(simd::load(column + k * kBlock), scale, negative));
+      const F p = simd::exp2_flushed((simd::load(column + k * kBlock) - shift) * scale);
       simd::store(column + k * kBlock, p);
       total[0] = total[0] + p;
     }
     F sum = (total[0] + total[1]) + (total[2] + total[3]);
     if (!first) {
-      const F correction = simd::exp2_flushed(simd::fma(before, scale, negative));
+      const F correction = simd::exp2_flushed((before - shift) * scale);
       simd::store(s.correction + q, correction);
       sum = simd::fma(simd::load(s.sum + q), correction, sum);
     }
@@ -119,7 +118,8 @@ void attention_forward(const AttentionForward<float, float>& args) {
     int64_t d = 0;
     for (; d + simd::kLanes <= head_dim; d += simd::kLanes) simd::store(out + d, simd::load(row + d) * inverse);
     if (d < head_dim) simd::store_first(out + d, simd::load(row + d) * inverse, head_dim - d);
-    args.logsumexp[args.query_begin + i] = s.maximum[i] * (magnitude * kLn2) + __builtin_logf(s.sum[i]);
+    args.logsumexp[args.query_begin + i] = 
+        static_cast<float>(static_cast<double>(s.maximum[i]) * (args.scale < 0 ? -args.scale : args.scale) + static_cast<double>(__builtin_logf(s.sum[i])));
   }
 }
 

@@ -1,6 +1,7 @@
 // cross_entropy: mean, sum or list of -log softmax(logits)[target], and its gradient.
 //
-// Shapes: logits [..., V], targets [...] int32 or int64, logsumexp [...]. A row is one position of the leading axes.
+// Shapes: logits [..., V], targets [...] int32 or int64. A row is one position of the leading axes. log(sum(exp(row))) is kept in two parts,
+// maximum and log_sum [...]: rounding their sum would cost the gradient up to |maximum| units in the last place.
 #include <cmath>
 #include <limits>
 
@@ -86,7 +87,7 @@ std::vector<TensorSpec> infer_forward(const OpCall& call) {
   check_operands("cross_entropy", logits, targets);
   const DType dtype = stat_dtype(logits.dtype());
   const bool scalar = reduction_of(call.attrs) != Reduction::none;
-  return {{dtype, scalar ? Shape{} : targets.shape(), {}, false}, {dtype, targets.shape(), {}, false}};
+  return {{dtype, scalar ? Shape{} : targets.shape(), {}, false}, {dtype, targets.shape(), {}, false}, {dtype, targets.shape(), {}, false}};
 }
 
 size_t workspace_forward(const Launch& launch) {
@@ -95,10 +96,10 @@ size_t workspace_forward(const Launch& launch) {
 }
 
 void launch_forward(const Launch& launch) {
-  const View &logits = launch.inputs[0], &loss = launch.outputs[0], &logsumexp = launch.outputs[1];
+  const View &logits = launch.inputs[0], &loss = launch.outputs[0], &maximum = launch.outputs[1], &log_sum = launch.outputs[2];
   const Targets targets(launch.inputs[1], launch.attrs.i(0));
   const Reduction reduction = reduction_of(launch.attrs);
-  const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = logsumexp.numel();
+  const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = maximum.numel();
   const int64_t num_valid = targets.check(num_classes);
   visit_floating(logits.dtype, "cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -106,7 +107,7 @@ void launch_forward(const Launch& launch) {
     Stat* losses = reduction == Reduction::none ? loss.ptr<Stat>() : static_cast<Stat*>(launch.workspace);
     parallel_for(num_rows, rows_per_task(num_classes), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* x = logits.ptr<T>() + row_offset(logsumexp.shape, logits.strides, row);
+        const T* x = logits.ptr<T>() + row_offset(maximum.shape, logits.strides, row);
         LogSumExp<Stat> parts;
         if constexpr (std::is_same_v<T, float>) {
           parts = stride == 1 ? kernels().cross_entropy.log_sum_exp(x, num_classes)
@@ -114,7 +115,8 @@ void launch_forward(const Launch& launch) {
         } else {
           parts = log_sum_exp_reference<T, Stat>(x, stride, num_classes);
         }
-        logsumexp.ptr<Stat>()[row] = parts.maximum + parts.log_sum;
+        maximum.ptr<Stat>()[row] = parts.maximum;
+        log_sum.ptr<Stat>()[row] = parts.log_sum;
         const int64_t target = targets.at(row);
         losses[row] = targets.ignored(target) ? Stat(0) : (parts.maximum - static_cast<Stat>(x[target * stride])) + parts.log_sum;
       }
@@ -129,19 +131,16 @@ void launch_forward(const Launch& launch) {
 }
 
 Tensors forward_gradient(GradContext& ctx) {
-  static const OpRef backward{"cross_entropy_backward"}, full{"full"};
-  Tensor grad = ctx.grad_output(0);
-  const Tensor grad_logsumexp = ctx.grad_output(1);
-  if (!ctx.needs(0) || (!grad.defined() && !grad_logsumexp.defined())) return Tensors(2);
-  if (!grad.defined()) {
-    const TensorSpec& spec = ctx.output_spec(0);
-    grad = full({}, {Attr::of_ints(spec.shape), Attr::of_float(0), Attr::of_dtype(spec.dtype)});
-  }
-  return {backward({grad, ctx.input(0), ctx.input(1), ctx.output(1), grad_logsumexp}, {ctx.attrs()[0], ctx.attrs()[1]}), Tensor{}};
+  static const OpRef backward{"cross_entropy_backward"};
+  if (ctx.grad_output(1).defined() || ctx.grad_output(2).defined())
+    fail(Status::unsupported, "[cross_entropy] only the loss has a gradient; take logsumexp from max, exp and sum where one is needed of it");
+  const Tensor grad = ctx.grad_output(0);
+  if (!ctx.needs(0) || !grad.defined()) return Tensors(2);
+  return {backward({grad, ctx.input(0), ctx.input(1), ctx.output(1), ctx.output(2)}, {ctx.attrs()[0], ctx.attrs()[1]}), Tensor{}};
 }
 
 Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
-  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"}, logarithm{"log"}, add{"add"};
+  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"}, logarithm{"log"};
   static const OpRef arange{"arange"}, expand{"expand_dims"}, squeeze{"squeeze"}, equal{"equal"}, not_equal{"not_equal"}, where{"where"};
   const DType dtype = stat_dtype(inputs[0].dtype());
   const Tensor logits = cast_to(inputs[0], dtype), targets = cast_to(inputs[1], DType::int64);
@@ -162,7 +161,7 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
   };
   if (reduction_of(attrs) == Reduction::mean) loss = divide({sum_all(loss), sum_all(cast_to(valid, dtype))});
   if (reduction_of(attrs) == Reduction::sum) loss = sum_all(loss);
-  return {loss, squeeze({add({top, log_sum})}, {last})};
+  return {loss, squeeze({top}, {last}), squeeze({log_sum}, {last})};
 }
 
 // ---------------------------------------------------------------- backward
@@ -176,14 +175,13 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
   require(grad.shape() == expected && grad.dtype() == dtype, "[", op, "] expected grad_output ", dtype_name(dtype), expected, ", got ",
           describe(grad));
   for (const Tensor& t : {call.inputs[3], call.inputs[4]})
-    if (t.defined())
-      require(t.shape() == targets.shape() && t.dtype() == dtype, "[", op, "] expected logsumexp ", dtype_name(dtype), targets.shape(),
-              ", got ", describe(t));
+    require(t.shape() == targets.shape() && t.dtype() == dtype && t.contiguous(), "[", op, "] expected row statistics ", dtype_name(dtype),
+            targets.shape(), ", got ", describe(t));
   return {{logits.dtype(), logits.shape(), {}, false}};
 }
 
 void launch_backward(const Launch& launch) {
-  const View &grad = launch.inputs[0], &logits = launch.inputs[1], &logsumexp = launch.inputs[3], &grad_logsumexp = launch.inputs[4];
+  const View &grad = launch.inputs[0], &logits = launch.inputs[1], &maximum = launch.inputs[3], &log_sum = launch.inputs[4];
   const Targets targets(launch.inputs[2], launch.attrs.i(0));
   const Shape& rows = launch.inputs[2].shape;
   const Reduction reduction = reduction_of(launch.attrs);
@@ -197,29 +195,23 @@ void launch_backward(const Launch& launch) {
         const T* x = logits.ptr<T>() + row_offset(rows, logits.strides, row);
         T* out = launch.outputs[0].ptr<T>() + row * num_classes;
         const int64_t target = targets.at(row);
-        const bool counts = !targets.ignored(target);
-        // d loss / d logits = (softmax - onehot) * of_loss + softmax * of_logsumexp
-        Stat of_loss = 0, of_logsumexp = 0;
-        if (counts) of_loss = grad.ptr<Stat>()[reduction == Reduction::none ? row_offset(rows, grad.strides, row) : 0];
-        if (counts && reduction == Reduction::mean) of_loss /= static_cast<Stat>(num_valid);
-        if (grad_logsumexp.defined()) of_logsumexp = grad_logsumexp.ptr<Stat>()[row_offset(rows, grad_logsumexp.strides, row)];
-        if (!counts && !grad_logsumexp.defined()) {
+        if (targets.ignored(target)) {
           for (int64_t j = 0; j < num_classes; ++j) out[j] = T(0.0f);
           continue;
         }
-        const Stat total = logsumexp.ptr<Stat>()[row_offset(rows, logsumexp.strides, row)], scale = of_loss + of_logsumexp;
+        Stat scale = grad.ptr<Stat>()[reduction == Reduction::none ? row_offset(rows, grad.strides, row) : 0];
+        if (reduction == Reduction::mean) scale /= static_cast<Stat>(num_valid);
+        const LogSumExp<Stat> parts{maximum.ptr<Stat>()[row], log_sum.ptr<Stat>()[row]};
         if constexpr (std::is_same_v<T, float>) {
           if (stride == 1)
-            kernels().cross_entropy.probabilities(x, out, num_classes, total, scale);
+            kernels().cross_entropy.probabilities(x, out, num_classes, parts, scale);
           else
-            probabilities_reference<T, Stat>(x, stride, out, num_classes, total, scale);
+            probabilities_reference<T, Stat>(x, stride, out, num_classes, parts, scale);
         } else {
-          probabilities_reference<T, Stat>(x, stride, out, num_classes, total, scale);
+          probabilities_reference<T, Stat>(x, stride, out, num_classes, parts, scale);
         }
-        if (counts) {
-          const Stat p = std::exp(static_cast<Stat>(x[target * stride]) - total);
-          out[target] = static_cast<T>((p - Stat(1)) * of_loss + p * of_logsumexp);
-        }
+        const Stat logit = static_cast<Stat>(x[target * stride]);
+        out[target] = static_cast<T>((std::exp((logit - parts.maximum) - parts.log_sum) - Stat(1)) * scale);
       }
     });
   });
@@ -237,18 +229,18 @@ void register_cross_entropy(OperatorRegistry& registry) {
     op.doc =
         "-log(softmax(logits)[target]) of every row. logits: [..., V], any floating dtype; targets: [...], int32 or int64, in [0, V) or ignore_index "
         "(IndexError otherwise, before anything is written). Results: loss, float32 (float64 for float64 logits): 0-d for reduction 'mean' (over the rows "
-        "that are not ignored; NaN when all are) and 'sum', [...] for 'none' (0 where ignored); and logsumexp [...] of the rows.";
+        "that are not ignored; NaN when all are) and 'sum', [...] for 'none' (0 where ignored); and, without a gradient, maximum and log_sum [...] of the rows: logsumexp is their sum.";
     op.category = "Neural network";
     op.inputs = {{"logits", Kind::required}, {"targets", Kind::required}};
     op.attrs = attrs;
-    op.num_outputs = 2;
-    op.output_names = {"loss", "logsumexp"};
+    op.num_outputs = 3;
+    op.output_names = {"loss", "maximum", "log_sum"};
     op.infer = infer_forward;
     op.workspace = workspace_forward;
     op.launch_cpu = launch_forward;
     op.gradient = forward_gradient;
     op.save_inputs = 0b11;
-    op.save_outputs = 0b10;
+    op.save_outputs = 0b110;
     op.decompose = decompose_forward;
     registry.add(std::move(op));
   }
@@ -256,14 +248,14 @@ void register_cross_entropy(OperatorRegistry& registry) {
     Operator op;
     op.name = "cross_entropy_backward";
     op.doc =
-        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, plus softmax(logits) * grad_logsumexp where "
-        "that is given; grad_output is divided by the number of rows that count for reduction 'mean'. Ignored rows get 0.";
+        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, divided by the number of rows that count "
+        "for reduction 'mean'; maximum and log_sum [...] are cross_entropy's. Ignored rows get 0.";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required},
                  {"logits", Kind::required},
                  {"targets", Kind::required},
-                 {"logsumexp", Kind::required},
-                 {"grad_logsumexp", Kind::optional}};
+                 {"maximum", Kind::required},
+                 {"log_sum", Kind::required}};
     op.attrs = attrs;
     op.output_names = {"grad_logits"};
     op.infer = infer_backward;

@@ -5,7 +5,8 @@
 
 namespace blutensor {
 
-// log(sum(exp(x))) = maximum + log_sum. In two parts, because the loss of a row, (maximum - x[target]) + log_sum, loses nothing that way.
+// log(sum(exp(x))) = maximum + log_sum, in two parts: the loss (maximum - x[target]) + log_sum and the probabilities
+// exp((x - maximum) - log_sum) lose nothing that way.
 template <class Stat>
 struct LogSumExp {
   Stat maximum;
@@ -14,8 +15,8 @@ struct LogSumExp {
 
 struct CrossEntropyKernels {
   LogSumExp<float> (*log_sum_exp)(const float* logits, int64_t n) = nullptr;
-  // grad[j] = exp(logits[j] - logsumexp) * scale
-  void (*probabilities)(const float* logits, float* grad, int64_t n, float logsumexp, float scale) = nullptr;
+  // grad[j] = exp((logits[j] - maximum) - log_sum) * scale
+  void (*probabilities)(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) = nullptr;
 };
 
 void use_reference(CrossEntropyKernels& kernels);
@@ -26,6 +27,6 @@ void use_avx512(CrossEntropyKernels& kernels);
 template <class T, class Stat>
 LogSumExp<Stat> log_sum_exp_reference(const T* logits, int64_t stride, int64_t n);
 template <class T, class Stat>
-void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, Stat logsumexp, Stat scale);
+void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, LogSumExp<Stat> parts, Stat scale);
 
 }  // namespace blutensor

@@ -50,12 +50,13 @@ LogSumExp<float> log_sum_exp(const float* logits, int64_t n) {
   return {maximum, __builtin_logf(sum)};
 }
 
-void probabilities(const float* logits, float* grad, int64_t n, float logsumexp, float scale) {
-  const F shift = simd::broadcast(logsumexp), factor = simd::broadcast(scale);
+void probabilities(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {
+  const F maximum = simd::broadcast(parts.maximum), log_sum = simd::broadcast(parts.log_sum), factor = simd::broadcast(scale);
+  const auto weight = [&](F x) { return simd::exp_flushed((x - maximum) - log_sum) * factor; };
   int64_t j = 0;
 #pragma GCC unroll 4
-  for (; j + simd::kLanes <= n; j += simd::kLanes) simd::store(grad + j, simd::exp_flushed(simd::load(logits + j) - shift) * factor);
-  if (j < n) simd::store_first(grad + j, simd::exp_flushed(simd::load_first(logits + j, n - j) - shift) * factor, n - j);
+  for (; j + simd::kLanes <= n; j += simd::kLanes) simd::store(grad + j, weight(simd::load(logits + j)));
+  if (j < n) simd::store_first(grad + j, weight(simd::load_first(logits + j, n - j)), n - j);
 }
 
 }  // namespace

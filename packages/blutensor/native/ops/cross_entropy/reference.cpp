@@ -20,23 +20,26 @@ LogSumExp<Stat> log_sum_exp_reference(const T* logits, int64_t stride, int64_t n
 }
 
 template <class T, class Stat>
-void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, Stat logsumexp, Stat scale) {
-  for (int64_t j = 0; j < n; ++j) grad[j] = static_cast<T>(std::exp(static_cast<Stat>(logits[j * stride]) - logsumexp) * scale);
+void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, LogSumExp<Stat> parts, Stat scale) {
+  for (int64_t j = 0; j < n; ++j) {
+    const Stat shifted = static_cast<Stat>(logits[j * stride]) - parts.maximum;
+    grad[j] = static_cast<T>(std::exp(shifted - parts.log_sum) * scale);
+  }
 }
 
 template LogSumExp<float> log_sum_exp_reference(const float*, int64_t, int64_t);
 template LogSumExp<double> log_sum_exp_reference(const double*, int64_t, int64_t);
 template LogSumExp<float> log_sum_exp_reference(const bfloat16*, int64_t, int64_t);
 template LogSumExp<float> log_sum_exp_reference(const float16*, int64_t, int64_t);
-template void probabilities_reference(const float*, int64_t, float*, int64_t, float, float);
-template void probabilities_reference(const double*, int64_t, double*, int64_t, double, double);
-template void probabilities_reference(const bfloat16*, int64_t, bfloat16*, int64_t, float, float);
-template void probabilities_reference(const float16*, int64_t, float16*, int64_t, float, float);
+template void probabilities_reference(const float*, int64_t, float*, int64_t, LogSumExp<float>, float);
+template void probabilities_reference(const double*, int64_t, double*, int64_t, LogSumExp<double>, double);
+template void probabilities_reference(const bfloat16*, int64_t, bfloat16*, int64_t, LogSumExp<float>, float);
+template void probabilities_reference(const float16*, int64_t, float16*, int64_t, LogSumExp<float>, float);
 
 void use_reference(CrossEntropyKernels& kernels) {
   kernels.log_sum_exp = [](const float* logits, int64_t n) { return log_sum_exp_reference<float, float>(logits, 1, n); };
-  kernels.probabilities = [](const float* logits, float* grad, int64_t n, float logsumexp, float scale) {
-    probabilities_reference(logits, 1, grad, n, logsumexp, scale);
+  kernels.probabilities = [](const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {
+    probabilities_reference(logits, 1, grad, n, parts, scale);
   };
 }
 
