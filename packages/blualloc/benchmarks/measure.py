@@ -50,6 +50,32 @@ def measure_pool() -> Iterator[Row]:
         yield row(f"pool.{pattern}.ns", float(ours), float(peer), "malloc")
 
 
+def measure_eager_steps() -> Iterator[Row]:
+    """Memory reserved by the pool over three eager steps of the trace, beside the peak of live bytes.
+
+    The addresses are only taken, never touched, so that this needs no memory.
+    """
+    for name, trace in (("kept", gpt2_step()), ("recompute", gpt2_step(recompute=True))):
+        moments: dict[int, list[int]] = {}
+        for number, buffer in enumerate(trace.buffers):
+            indices = [index for _, index in buffer.uses]
+            moments.setdefault(2 * min(indices), []).append(number)
+            moments.setdefault(2 * max(indices) + 1, []).append(number)
+        with blualloc.Pool() as pool:
+            for step in range(3):
+                addresses: dict[int, int] = {}
+                for moment in sorted(moments):
+                    for number in moments[moment]:
+                        if moment % 2 == 0:
+                            addresses[number] = pool.allocate(trace.buffers[number].bytes)
+                        else:
+                            pool.free(addresses.pop(number))
+                pool.end_of_step(step)
+            stats = pool.stats()
+        work = f"pool.gpt2-124m.{name}.reserved_bytes"
+        yield row(work, stats.peak_reserved_bytes, stats.peak_live_bytes, "peak of live bytes")
+
+
 def measure_planner() -> Iterator[Row]:
     """Bytes of the arena beside the peak of live bytes; seconds for many buffers."""
     steps = {
@@ -98,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the JSON list there")
     arguments = parser.parse_args()
-    rows = [*measure_pool(), *measure_planner()]
+    rows = [*measure_pool(), *measure_eager_steps(), *measure_planner()]
     for result in rows:
         peer = f"{result['peer']:>16,} {result['peer_name']:<20} {result['ratio']:.4f}" if "peer" in result else ""
         print(f"{result['work']:<40}{result['ours']:>16,} {peer}")

@@ -153,14 +153,18 @@ class Ledger:
     def check_new(self, address: int, size: int, stream: int) -> None:
         """Fail unless all former users of the addresses are ordered before the stream's next operation."""
         known = self.device.now(stream)
+        end = address + size
         kept = []
-        for start, end, user, operation in self.uses:
-            if start < address + size and address < end:
+        for first, last, user, operation in self.uses:
+            if first < end and address < last:
                 assert operation <= known.get(user, 0), (
                     f"stream {stream} got memory that operation {operation} of stream {user} may still use"
                 )
+                # What it used outside of the new block still counts.
+                parts = [(first, min(last, address)), (max(first, end), last)]
+                kept += [(a, b, user, operation) for a, b in parts if a < b]
             else:
-                kept.append((start, end, user, operation))
+                kept.append((first, last, user, operation))
         self.uses = kept
 
     def use(self, address: int, size: int, stream: int) -> None:

@@ -1,6 +1,7 @@
 #include "plan/order.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "error.h"
