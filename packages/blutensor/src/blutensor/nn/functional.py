@@ -84,11 +84,7 @@ def layer_norm(
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
         raise ShapeError(f"[layer_norm] expected a shape that ends in {shape}, got {x.shape}")
-    if len(shape) == 1:
-        return ops.layer_norm(x, weight, bias, eps)[0]
-    lead = x.shape[: -len(shape)]
-    flat = [None if t is None else t.reshape(-1) for t in (weight, bias)]
-    return ops.layer_norm(x.reshape(*lead, -1), flat[0], flat[1], eps)[0].reshape(x.shape)
+    return ops.layer_norm(x, weight, bias, eps, len(shape))[0]
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
@@ -122,7 +118,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100, red
     Raises:
         IndexOutOfRangeError: A target outside [0, V) that is not ignore_index.
     """
-    return ops.cross_entropy(logits, targets, ignore_index, reduction)
+    return ops.cross_entropy(logits, targets, ignore_index, reduction)[0][0]
 
 
 def linear_cross_entropy(
