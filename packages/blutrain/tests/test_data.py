@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blutrain.data import ByteTokenizer, Loader, ShardWriter, get_tokenizer, open_dataset, prepare, read_shard
-from blutrain.data.prepare import find_documents
+from blutrain.data.preparation import find_documents
 from blutrain.errors import DataError, InvalidInputError, ShardError, TokenizerError
 
 

@@ -117,6 +117,7 @@ class Trainer:
         bt.manual_seed(config.train.seed)
         self.model = GPT(config.model)
         self.model.train()
+        bt.default_generator.advance()  # the draws of initialisation are a step of their own
         optimizer = config.optimizer
         self.optimizer = bt.optim.AdamW(
             self.model.parameter_groups(optimizer.weight_decay),
@@ -351,12 +352,13 @@ class Trainer:
             f"memory    estimated peak {estimate_memory(config)}",
         ]
 
-
     def memory_report(self) -> list[str]:
         """How much memory the run took, for people."""
         family = self.training_step.family.memory
         arena, live = family["arena_bytes"] / 2**20, family["peak_live_bytes"] / 2**20
-        return [f"memory    arena {arena:,.1f} MiB for {live:,.1f} MiB live; process peak {peak_resident_mib():,.0f} MiB"]
+        return [
+            f"memory    arena {arena:,.1f} MiB for {live:,.1f} MiB live; process peak {peak_resident_mib():,.0f} MiB"
+        ]
 
 
 def peak_resident_mib() -> float:

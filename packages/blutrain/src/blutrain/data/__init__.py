@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blutrain.data.dataset import Dataset, open_dataset
 from blutrain.data.loader import Loader, Position
-from blutrain.data.prepare import prepare
+from blutrain.data.preparation import prepare
 from blutrain.data.shards import ShardWriter, read_shard, shard_num_tokens
 from blutrain.data.tokenizer import ByteTokenizer, Tokenizer, get_tokenizer
 

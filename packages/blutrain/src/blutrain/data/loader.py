@@ -86,6 +86,13 @@ class Loader:
         )
         names = (ctypes.c_char_p * len(paths))(*(os.fsencode(path) for path in paths))
         _native.check(_native.loader_create(names, len(paths), ctypes.byref(options), ctypes.byref(self._handle)))
+        self.context: int = self._handle.value or 0
+        """Address to pass as first argument of ``next_function``; valid while this object lives."""
+        self.next_function: int = _native.loader_next_address()
+        """Address of ``int32_t next(void* context, void* const* slots, int32_t num_slots)``.
+
+        Slots are tokens and targets, int32 [B, T] each; the result is a status, 0 for success.
+        """
         self.batch = batch
         self.sequence_length = sequence_length
         self.world = world
@@ -104,19 +111,6 @@ class Loader:
     def num_batches(self) -> int:
         """Batches of one epoch on each rank, the last one possibly partial."""
         return -(-self.num_windows // (self.batch * self.world))
-
-    @property
-    def context(self) -> int:
-        """Address to pass as first argument of ``next_function``; valid while this object lives."""
-        return self._handle.value or 0
-
-    @property
-    def next_function(self) -> int:
-        """Address of ``int32_t next(void* context, void* const* slots, int32_t num_slots)``.
-
-        Slots are tokens and targets, int32 [B, T] each; the result is a status, 0 for success.
-        """
-        return _native.loader_next_address()
 
     def error(self) -> str:
         """Message of the last failed ``next_function``."""

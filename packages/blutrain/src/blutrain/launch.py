@@ -1,0 +1,114 @@
+"""From a configuration to a finished run: checks, run folder, trainer, and what a person is told."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from blutrain.config import Config
+from blutrain.config_io import config_to_toml, load_config
+from blutrain.console import Reporter, SilentReporter
+from blutrain.errors import InvalidInputError
+from blutrain.recorder import Recorder
+from blutrain.run_folder import RunFolder, RunPaths
+from blutrain.trainer import Trainer, TrainResult, summary
+from blutrain.validation import open_checked
+
+
+def resolve_config(
+    source: str | Path | None = None, *, preset: str | None = None, settings: Iterable[str] = ()
+) -> Config:
+    """The configuration of a command line.
+
+    Args:
+        source: TOML file, or a run folder to take its ``config.toml``.
+        preset: named configuration to start from.
+        settings: ``key=value`` texts.
+
+    Raises:
+        ConfigError: unknown preset or keys, values of a wrong type.
+        FileNotFoundError: there is no such file.
+    """
+    path = None if source is None else Path(source)
+    if path is not None and path.is_dir():
+        path = RunPaths(path).config
+    return load_config(path, preset=preset, settings=settings)
+
+
+@contextlib.contextmanager
+def open_run(
+    config: Config, *, resume: bool = False, overwrite: bool = False, reporter: Reporter | None = None
+) -> Iterator[Trainer]:
+    """Check everything, take the run folder and set up the trainer at the step where it begins.
+
+    Args:
+        config: the run.
+        resume: continue from the newest good checkpoint when there is one.
+        overwrite: start anew in a folder that holds a run.
+        reporter: what a person is told.
+
+    Yields:
+        The trainer, at its first step; the folder belongs to this process meanwhile.
+
+    Raises:
+        InvalidInputError: both ``resume`` and ``overwrite``.
+        ConfigError: impossible values, all of them.
+        DataError: unusable data.
+        RunFolderError: the folder holds a run already, is in use, or can not be written to.
+        CheckpointError: the checkpoint to continue from is of another model.
+    """
+    if resume and overwrite:
+        raise InvalidInputError("[train] expected --resume or --overwrite, got both")
+    reporter = reporter or SilentReporter()
+    dataset = open_checked(config)
+    name = config.run.folder
+    with RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite) as folder:
+        recorder = Recorder(folder, tensorboard=config.run.tensorboard)
+        trainer = Trainer(config, recorder, reporter, dataset=dataset)
+        if resume:
+            step = trainer.resume()
+            recorder.resume_at(step)
+            reporter.line(f"resuming at step {step}" if step else "nothing to resume: starting at step 0")
+        folder.write_config(config_to_toml(config))
+        folder.log_event("resumed" if trainer.progress.step else "started", step=trainer.progress.step)
+        try:
+            yield trainer
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # a full disk must not hide what happened
+                message = f"{type(error).__name__}: {error}"
+                folder.log_event("failed", level="error", step=trainer.progress.step, error=message)
+            raise
+        finally:
+            recorder.close()
+        folder.log_event("ended", step=trainer.progress.step)
+
+
+def train(
+    config: Config, *, resume: bool = False, overwrite: bool = False, reporter: Reporter | None = None
+) -> TrainResult:
+    """Train a model.
+
+    Args:
+        config: the run; see ``load_config`` and ``PRESETS``.
+        resume: continue from the newest good checkpoint when there is one.
+        overwrite: start anew in a folder that holds a run.
+        reporter: what a person is told; nothing by default.
+
+    Returns:
+        How the run ended.
+
+    Raises:
+        BlutrainError: see ``open_run`` and ``Trainer.run``; the newest good checkpoint is never lost.
+    """
+    told = reporter or SilentReporter()
+    with open_run(config, resume=resume, overwrite=overwrite, reporter=told) as trainer:
+        for line in trainer.describe():
+            told.line(line)
+        begin = time.perf_counter()
+        result = trainer.run()
+        for line in trainer.memory_report():
+            told.line(line)
+        told.line(("" if result.exit_code == 0 else "stopped: ") + summary(result, time.perf_counter() - begin))
+    return result

@@ -1,0 +1,154 @@
+"""The command line: every command, exit codes, one line for the user's mistakes, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from blutrain.cli import run_command
+from blutrain.metrics import read_metrics
+
+TINY = (
+    "--set", "model.layers=1", "--set", "model.heads=1", "--set", "model.channels=8", "--set", "model.context=16",
+    "--set", "train.micro_batch=2", "--set", "train.global_batch_tokens=32", "--set", "train.eval_every=0",
+    "--set", "train.sample_every=0", "--set", "train.threads=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text").write_text("a line of text, and another one\n" * 200)
+    assert run_command(["prepare", str(folder / "text"), "--out", str(folder / "tokens")]) == 0
+    return folder / "tokens"
+
+
+def blutrain(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "blutrain", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["info"]) == 0
+    assert "blutensor" in capsys.readouterr().out
+    assert run_command(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [package["name"] for package in found["packages"]] == ["blualloc", "blublas", "blutensor", "blutrain"]
+    assert all(package["problem"] is None for package in found["packages"])
+    assert found["cpus"] >= 1
+
+
+def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    settings = (*TINY, "--set", f"data.path={data}", "--set", f"run.folder={folder}")
+    assert run_command(["train", *settings, "--set", "train.steps=8", "--device", "cpu"]) == 0
+    told = capsys.readouterr().err
+    assert "estimated peak" in told
+    assert "parameters" in told
+    assert run_command(["train", str(folder), "--resume", "--set", "train.steps=10"]) == 0
+    assert "resuming at step 8" in capsys.readouterr().err
+    assert [event["step"] for event in read_metrics(folder)] == list(range(1, 11))
+    assert run_command(["eval", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"] == 10
+    assert run_command(["eval", str(folder), "--split", "train", "--max-batches", "2"]) == 0
+    assert "over 64 tokens" in capsys.readouterr().out
+    assert run_command(["generate", str(folder), "--prompt", "a l", "--max-new-tokens", "5", "--top-k", "3"]) == 0
+    assert capsys.readouterr().out.startswith("a l")
+    assert run_command(["plot", str(folder)]) == 0
+    assert Path(capsys.readouterr().out.strip()).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--set", "train.stepz=1"], "train.stepz: unknown key, did you mean 'train.steps'?"),
+        (["train", "--preset", "gpt3"], "unknown preset 'gpt3'"),
+        (["train", "absent.toml"], "absent.toml"),
+        (["train", *TINY], "data.path"),
+        (["train", *TINY, "--set", "data.path=absent"], "blutrain prepare"),
+        (["train", "--resume", "--overwrite"], "got both"),
+        (["prepare", "absent", "--out", "x"], "'absent'"),
+        (["prepare", ".", "--out", "x", "--tokenizer", "gpt2"], "expected one of bytes, got 'gpt2'"),
+        (["prepare"], "SOURCE"),
+        (["eval", "absent"], "absent"),
+        (["generate", "absent"], "absent"),
+        (["generate", "absent", "--temperature", "-1"], "temperature"),
+        (["plot", "absent"], "absent"),
+        (["bench", "--work", "nothing.*"], "known: train.nano"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_mistakes_are_exit_code_2_and_say_what(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(arguments) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+    assert sorted(os.listdir(tmp_path)) == []
+
+
+def test_all_problems_are_printed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["--set", "model.heads=3", "--set", "optimizer.eps=0", "--set", f"data.path={data}"]
+    assert run_command(["train", *wrong]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].strip() for line in told] == ["optimizer.eps", "model.heads"]
+
+
+def test_a_folder_with_a_run_is_not_lost(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = (*TINY, "--set", f"data.path={data}", "--set", f"run.folder={tmp_path}", "--set", "train.steps=3")
+    assert run_command(["train", *settings]) == 0
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    assert run_command(["train", *settings]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert run_command(["train", *settings, "--overwrite"]) == 0
+
+
+def test_a_read_only_run_folder(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if os.geteuid() == 0:
+        (tmp_path / "file").write_text("in the way")
+        folder = tmp_path / "file" / "run"
+    else:
+        tmp_path.chmod(0o500)
+        folder = tmp_path / "run"
+    assert run_command(["train", *TINY, "--set", f"data.path={data}", "--set", f"run.folder={folder}"]) == 2
+    told = capsys.readouterr().err
+    assert str(folder) in told
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number: int, code: int) -> None:
+    folder = tmp_path / "run"
+    settings = (*TINY, "--set", f"data.path={data}", "--set", f"run.folder={folder}", "--set", "train.steps=1000000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "blutrain", "train", *settings], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(read_metrics(folder)) < 20:
+        assert time.monotonic() < deadline, "no steps were done"
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    assert "Traceback" not in told
+    last = read_metrics(folder)[-1]["step"]
+    assert (folder / "checkpoints" / f"step-{last:08d}.safetensors").exists()
+    done = blutrain("train", folder, "--resume", "--set", f"train.steps={last + 2}")
+    assert done.returncode == 0, done.stderr
+    assert [event["step"] for event in read_metrics(folder)] == list(range(1, last + 3))
