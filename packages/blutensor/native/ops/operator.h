@@ -170,7 +170,7 @@ struct Operator {
   std::vector<std::string> output_names;
 
   InferFn infer;                  // allocating operators
-  ViewFn view;                    // view operators: instead of infer and launch
+  ViewFn view;                    // view operators: instead of infer and launch; no result: no view can express it, take one of a copy
   WorkspaceFn workspace;          // optional
   LaunchFn launch_cpu;
   LaunchFn launch_cuda;

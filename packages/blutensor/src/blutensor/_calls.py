@@ -28,7 +28,7 @@ def invoke(
     op_id: int, tensors: Sequence[Tensor | None], attrs: AttrArray | None, num_outputs: int, list_length: int = 0
 ) -> list[Tensor]:
     """One native call. `tensors`: fixed inputs, then the lists."""
-    outputs = _ARRAYS[num_outputs]()
+    outputs = (ctypes.c_void_p * num_outputs)()
     count = ctypes.c_int32()
     status = _lib_call(
         op_id,

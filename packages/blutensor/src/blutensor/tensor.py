@@ -47,7 +47,7 @@ class Tensor:
     @classmethod
     def _adopt(cls, handle: int | None) -> Self:
         """Takes over an owned native handle."""
-        self = cls.__new__(cls)
+        self = object.__new__(cls)
         self._handle = handle  # type: ignore[assignment]
         self._geometry = None
         return self

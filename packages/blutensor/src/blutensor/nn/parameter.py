@@ -19,9 +19,9 @@ class Parameter(Tensor):
     __slots__ = ()
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> Self:
-        handle = data.detach()._handle
-        _native.lib.blutensor_tensor_retain(handle)
-        self = cls._adopt(handle)
+        view = data.detach()
+        _native.lib.blutensor_tensor_retain(view._handle)
+        self = cls._adopt(view._handle)
         if requires_grad:
             self.requires_grad = True
         return self
