@@ -118,7 +118,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100, red
     Raises:
         IndexOutOfRangeError: A target outside [0, V) that is not ignore_index.
     """
-    return ops.cross_entropy(logits, targets, ignore_index, reduction)[0][0]
+    return ops.cross_entropy(logits, targets, ignore_index, reduction)[0]
 
 
 def linear_cross_entropy(
