@@ -72,10 +72,17 @@ void launch_fill(const Launch& args) {
   fill_view(x, element);
 }
 
+bool broadcasts(const Shape& from, const Shape& to) {
+  const int added = to.size() - from.size();
+  for (int i = 0; i < from.size(); ++i)
+    if (added < 0 || (from[i] != 1 && from[i] != to[added + i])) return false;
+  return true;
+}
+
 // Both tensors, checked: `source` broadcasts to the written one.
 std::vector<TensorSpec> infer_write(const OpCall& call, const char* op, bool converts) {
   const Tensor &x = call.inputs[0], &source = call.inputs[1];
-  require(broadcast_shapes(x.shape(), source.shape(), op) == x.shape(), "[", op, "] expected a source that broadcasts to shape ",
+  require(broadcasts(source.shape(), x.shape()), "[", op, "] expected a source that broadcasts to shape ",
           x.shape(), ", got ", source.shape());
   require_type(converts || is_floating(x.dtype()) || promote(x.dtype(), source.dtype()) == x.dtype(), "[", op,
                "] expected a source that converts to ", dtype_name(x.dtype()), " without loss of kind, got ",

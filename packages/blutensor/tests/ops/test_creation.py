@@ -1,0 +1,54 @@
+"""Tensors made from nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import blutensor as bt
+import numpy as np
+import pytest
+from layer_checks import poison
+
+DTYPES = ["float32", "float64", "float16", "int64", "int32", "uint8", "uint16", "bool"]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 0, 2), (513,), (300, 301)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_full(shape: tuple[int, ...], dtype: str) -> None:
+    poison(90300)
+    ours = bt.full(shape, 1, dtype=dtype)
+    assert ours.dtype.name == dtype
+    assert np.array_equal(ours.numpy(), np.full(shape, 1, dtype))
+    assert not bt.zeros(shape, dtype=dtype).numpy().any()
+
+
+def test_full_of_special_values() -> None:
+    assert np.isnan(bt.full((3,), float("nan")).numpy()).all()
+    assert np.signbit(bt.full((), -0.0).numpy())
+    assert bt.full((2,), 1e300).tolist() == [np.inf, np.inf]
+    assert bt.full((2,), 3.9, dtype="bfloat16").tolist() == [3.90625, 3.90625]
+
+
+@pytest.mark.parametrize(
+    "arguments", [(5,), (2, 9), (9, 2), (9, 2, -3), (0, 1, 0.1), (0, 100_000), (3, 3), (-1.5, 4.2, 0.7), (0, 513)], ids=str
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+def test_arange(arguments: tuple[Any, ...], dtype: str) -> None:
+    ours = bt.arange(*arguments, dtype=dtype).numpy()
+    exact = np.arange(*arguments, dtype=np.float64).astype(dtype)
+    assert ours.dtype == np.dtype(dtype)
+    assert ours.shape == exact.shape
+    if dtype.startswith("float"):
+        assert np.allclose(ours, exact, rtol=2**-23, atol=2**-50)
+    else:
+        assert np.array_equal(ours, np.arange(ours.size) * 1.0 * (arguments[2] if len(arguments) > 2 else 1) // 1
+                              + (arguments[0] if len(arguments) > 1 else 0)) or not all(isinstance(a, int) for a in arguments)  # fmt: skip
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match=r"\[arange\] expected finite start, stop and a step other than 0"):
+        bt.arange(0, 5, 0)
+    with pytest.raises(ValueError, match="sizes of at least 0"):
+        bt.zeros((2, -1))
+    with pytest.raises(TypeError, match="numeric dtype"):
+        bt.arange(3, dtype="bool")
