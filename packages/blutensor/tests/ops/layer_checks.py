@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+import blutensor as bt
 from blutensor.process import isa, set_isa
 
 Array = npt.NDArray[Any]
@@ -45,7 +46,10 @@ def layouts(values: Array) -> Iterator[tuple[str, bt.Tensor]]:
     yield "contiguous", bt.asarray(np.array(values))
     yield "axes reversed", bt.asarray(np.ascontiguousarray(values.T)).permute_dims(*reversed(range(values.ndim)))
     wide = np.repeat(np.repeat(values, 2, axis=-1), 3, axis=0)
-    yield "every second column of every third row", bt.asarray(wide)[::3, ..., ::2] if values.ndim > 1 else bt.asarray(wide)[::6]
+    yield (
+        "every second column of every third row",
+        bt.asarray(wide)[::3, ..., ::2] if values.ndim > 1 else bt.asarray(wide)[::6],
+    )
     yield "backwards", bt.asarray(np.ascontiguousarray(np.flip(values)))[(slice(None, None, -1),) * values.ndim]
 
 
@@ -58,8 +62,7 @@ def poison(*sizes: int) -> None:
 def assert_as_good_as(ours: Array, peer: Array | None, exact: Array, dtype: str = "float32") -> None:
     """STYLE 26: error against float64 at most twice the peer's, plus one rounding of the result, on maximum and mean.
 
-    Without a peer the bound on its error is that of a sum of the products in any order, which a caller states by passing `peer=None` only
-    for results that are themselves rounded once.
+    Without a peer only the two roundings are allowed: for results in 16 bits of sums in float32.
     """
     exact = np.asarray(exact, np.float64)
     error = np.abs(np.asarray(ours, np.float64) - exact)
@@ -69,7 +72,11 @@ def assert_as_good_as(ours: Array, peer: Array | None, exact: Array, dtype: str 
         return
     # One rounding: of the largest result for the largest error, of a typical one for the mean.
     assert error.max() <= 2 * peer_error.max() + 2 * rounding.max(), (error.max(), peer_error.max(), rounding.max())
-    assert error.mean() <= 2 * peer_error.mean() + 2 * rounding.mean(), (error.mean(), peer_error.mean(), rounding.mean())
+    assert error.mean() <= 2 * peer_error.mean() + 2 * rounding.mean(), (
+        error.mean(),
+        peer_error.mean(),
+        rounding.mean(),
+    )
 
 
 def gradients(function: Callable[..., bt.Tensor], inputs: list[bt.Tensor], upstream: Array) -> list[Array]:

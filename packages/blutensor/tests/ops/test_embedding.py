@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor.gradcheck import gradcheck
-from blutensor.nn import functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_checks import (
@@ -24,6 +21,10 @@ from layer_checks import (
     torch_gradients,
 )
 
+import blutensor as bt
+from blutensor.gradcheck import gradcheck
+from blutensor.nn import functional as F
+
 
 def scatter(ids: np.ndarray, upstream: np.ndarray, num_rows: int) -> np.ndarray:
     """The gradient in float64."""
@@ -35,7 +36,17 @@ def scatter(ids: np.ndarray, upstream: np.ndarray, num_rows: int) -> np.ndarray:
 @pytest.mark.parametrize("id_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize(
     ("shape", "rows", "cols"),
-    [((), 3, 4), ((5,), 1, 1), ((2, 7), 11, 127), ((3, 5), 7, 128), ((17,), 5, 129), ((2048,), 256, 130), ((4, 0), 3, 2), ((0,), 3, 2), ((3,), 2, 0)],
+    [
+        ((), 3, 4),
+        ((5,), 1, 1),
+        ((2, 7), 11, 127),
+        ((3, 5), 7, 128),
+        ((17,), 5, 129),
+        ((2048,), 256, 130),
+        ((4, 0), 3, 2),
+        ((0,), 3, 2),
+        ((3,), 2, 0),
+    ],
 )
 def test_values_and_gradient(shape: tuple[int, ...], rows: int, cols: int, id_dtype: type) -> None:
     torch = require_torch()
@@ -48,7 +59,9 @@ def test_values_and_gradient(shape: tuple[int, ...], rows: int, cols: int, id_dt
     upstream = normal(rng, *shape, cols)
     (ours,) = gradients(lambda w: F.embedding(bt.asarray(ids), w), [w], upstream)
     (peer,) = torch_gradients(
-        lambda w: torch.nn.functional.embedding(torch.tensor(ids, dtype=torch.int64), w), [torch.tensor(weight, requires_grad=True)], torch.tensor(upstream)
+        lambda w: torch.nn.functional.embedding(torch.tensor(ids, dtype=torch.int64), w),
+        [torch.tensor(weight, requires_grad=True)],
+        torch.tensor(upstream),
     )
     assert_as_good_as(ours, peer, scatter(ids, upstream, rows))
 
@@ -94,7 +107,9 @@ def test_layouts_of_ids_weight_and_upstream() -> None:
         np.testing.assert_allclose(bt.grad([y], [w], [g])[0].numpy(), scatter(ids, upstream, 7), rtol=1e-5, atol=1e-6)
     expanded = bt.broadcast_to(bt.ones(()), (3, 4, 6))
     w = parameter(weight)
-    np.testing.assert_array_equal(bt.grad([F.embedding(bt.asarray(ids), w)], [w], [expanded])[0].numpy(), scatter(ids, np.ones((3, 4, 6)), 7))
+    np.testing.assert_array_equal(
+        bt.grad([F.embedding(bt.asarray(ids), w)], [w], [expanded])[0].numpy(), scatter(ids, np.ones((3, 4, 6)), 7)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "uint8"])
@@ -124,7 +139,11 @@ def test_second_derivative() -> None:
 
 def test_same_bits_for_any_number_of_threads() -> None:
     rng = np.random.default_rng(6)
-    ids, w, upstream = (rng.random(5000) ** 3 * 100).astype(np.int64), parameter(normal(rng, 100, 300)), normal(rng, 5000, 300)
+    ids, w, upstream = (
+        (rng.random(5000) ** 3 * 100).astype(np.int64),
+        parameter(normal(rng, 100, 300)),
+        normal(rng, 5000, 300),
+    )
     same_bits_for_any_threads(lambda: gradients(lambda w: F.embedding(bt.asarray(ids), w), [w], upstream))
 
 
@@ -140,7 +159,11 @@ def test_ids_out_of_range_are_named_before_anything_is_written(bad: int) -> None
     ("call", "error", "text"),
     [
         (lambda: F.embedding(bt.ones((2,)), bt.ones((3, 2))), TypeError, "int32 or int64"),
-        (lambda: F.embedding(bt.zeros((2,), dtype="int64"), bt.ones((3,))), ValueError, r"expected weight of shape \(V, C\)"),
+        (
+            lambda: F.embedding(bt.zeros((2,), dtype="int64"), bt.ones((3,))),
+            ValueError,
+            r"expected weight of shape \(V, C\)",
+        ),
     ],
 )
 def test_errors_name_what_is_wrong(call: Callable[[], object], error: type[Exception], text: str) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor.gradcheck import gradcheck
-from blutensor.nn import functional as F
 from layer_checks import (
     Array,
     assert_as_good_as,
@@ -25,8 +22,28 @@ from layer_checks import (
     using_isa,
 )
 
-# (rows, columns): around vectors (8, 16) and four of them, primes; one row, and more rows than blocks of the backward pass.
-SIZES = [(1, 1), (3, 2), (5, 7), (5, 15), (4, 16), (3, 17), (2, 63), (2, 64), (3, 65), (2, 127), (16, 128), (17, 131), (1100, 33), (7, 768), (0, 5)]
+import blutensor as bt
+from blutensor.gradcheck import gradcheck
+from blutensor.nn import functional as F
+
+# (rows, columns): around vectors (8, 16) and four of them, primes; one row, and more rows than blocks in backward.
+SIZES = [
+    (1, 1),
+    (3, 2),
+    (5, 7),
+    (5, 15),
+    (4, 16),
+    (3, 17),
+    (2, 63),
+    (2, 64),
+    (3, 65),
+    (2, 127),
+    (16, 128),
+    (17, 131),
+    (1100, 33),
+    (7, 768),
+    (0, 5),
+]
 
 
 def torch_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
@@ -86,7 +103,8 @@ def test_several_axes() -> None:
     x, w, b = (rng.standard_normal(s) for s in ((2, 3, 4, 5), (4, 5), (4, 5)))
     y = bt.layer_norm(*(bt.asarray(v) for v in (x, w, b)), num_axes=2)
     np.testing.assert_allclose(
-        y[0].numpy(), torch.nn.functional.layer_norm(*(torch.tensor(v) if i != 1 else (4, 5) for i, v in enumerate((x, None, w, b)))).numpy(),
+        y[0].numpy(),
+        torch.nn.functional.layer_norm(torch.tensor(x), (4, 5), torch.tensor(w), torch.tensor(b)).numpy(),
         rtol=1e-12, atol=1e-12,
     )  # fmt: skip
     assert y[1].shape == y[2].shape == (2, 3)
@@ -171,8 +189,16 @@ def test_gradients_accumulate_in_their_buffers() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: bt.layer_norm(bt.ones((2, 3)), bt.ones((4,))), ValueError, r"\[layer_norm\] expected weight of shape \(3,\) for x \(2, 3\), got \(4,\)"),
-        (lambda: bt.layer_norm(bt.ones((2, 3)), bt.ones((3,), dtype="float64")), TypeError, "expected weight of dtype float32"),
+        (
+            lambda: bt.layer_norm(bt.ones((2, 3)), bt.ones((4,))),
+            ValueError,
+            r"\[layer_norm\] expected weight of shape \(3,\) for x \(2, 3\), got \(4,\)",
+        ),
+        (
+            lambda: bt.layer_norm(bt.ones((2, 3)), bt.ones((3,), dtype="float64")),
+            TypeError,
+            "expected weight of dtype float32",
+        ),
         (lambda: bt.layer_norm(bt.ones((2, 3), dtype="int32")), TypeError, "floating-point"),
         (lambda: bt.layer_norm(bt.ones(())), ValueError, "trailing axes"),
         (lambda: bt.layer_norm(bt.ones((2, 3)), num_axes=3), ValueError, "trailing axes"),

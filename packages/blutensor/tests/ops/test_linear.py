@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor.gradcheck import gradcheck
-from blutensor.nn import functional as F
 from layer_checks import (
     Array,
     assert_as_good_as,
@@ -25,6 +22,10 @@ from layer_checks import (
     torch_gradients,
     using_isa,
 )
+
+import blutensor as bt
+from blutensor.gradcheck import gradcheck
+from blutensor.nn import functional as F
 
 # (leading axes, K, N): around the tiles of the GEMM kernels, primes, empty.
 SIZES = [
@@ -240,14 +241,42 @@ def test_same_bits_for_any_number_of_threads() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 5))), ValueError, r"\[linear\] expected weight of shape \(N, 3\) for x \(2, 3\), got \(4, 5\)"),
-        (lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 3)), bt.ones((3,))), ValueError, r"expected bias of shape \(4,\), got \(3,\)"),
-        (lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 3)), None, bt.ones((4,))), ValueError, r"expected residual of shape \(2, 4\)"),
-        (lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 3), dtype="float64")), TypeError, "expected 'weight' of dtype float32"),
-        (lambda: F.linear(bt.ones((2, 3), dtype="int32"), bt.ones((4, 3), dtype="int32")), TypeError, "floating-point 'x'"),
+        (
+            lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 5))),
+            ValueError,
+            r"\[linear\] expected weight of shape \(N, 3\) for x \(2, 3\), got \(4, 5\)",
+        ),
+        (
+            lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 3)), bt.ones((3,))),
+            ValueError,
+            r"expected bias of shape \(4,\), got \(3,\)",
+        ),
+        (
+            lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 3)), None, bt.ones((4,))),
+            ValueError,
+            r"expected residual of shape \(2, 4\)",
+        ),
+        (
+            lambda: F.linear(bt.ones((2, 3)), bt.ones((4, 3), dtype="float64")),
+            TypeError,
+            "expected 'weight' of dtype float32",
+        ),
+        (
+            lambda: F.linear(bt.ones((2, 3), dtype="int32"), bt.ones((4, 3), dtype="int32")),
+            TypeError,
+            "floating-point 'x'",
+        ),
         (lambda: F.linear(bt.ones(()), bt.ones((4, 3))), ValueError, "got a 0-d tensor"),
-        (lambda: F.mlp(bt.ones((2, 3)), bt.ones((4, 3)), None, bt.ones((4, 5)), None), ValueError, r"expected w2 of shape \(N, 4\)"),
-        (lambda: bt.mlp(bt.ones((2, 3)), bt.ones((4, 3)), bt.ones((4, 4)), approximate="fast"), ValueError, "approximate"),
+        (
+            lambda: F.mlp(bt.ones((2, 3)), bt.ones((4, 3)), None, bt.ones((4, 5)), None),
+            ValueError,
+            r"expected w2 of shape \(N, 4\)",
+        ),
+        (
+            lambda: bt.mlp(bt.ones((2, 3)), bt.ones((4, 3)), bt.ones((4, 4)), approximate="fast"),
+            ValueError,
+            "approximate",
+        ),
     ],
 )
 def test_errors_name_what_is_wrong(call: Callable[[], object], error: type[Exception], text: str) -> None:

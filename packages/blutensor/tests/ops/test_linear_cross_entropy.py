@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor.gradcheck import gradcheck
-from blutensor.nn import functional as F
 from layer_checks import (
     Array,
     assert_as_good_as,
@@ -23,8 +20,23 @@ from layer_checks import (
     using_isa,
 )
 
-# (N, C, V): small ones take GEMMs of whole chunks; from 16 blocks of 1024 columns on, blocks on one thread each; several chunks of rows.
-SIZES = [(1, 1, 1), (3, 2, 5), (5, 17, 33), (37, 96, 211), (64, 31, 1023), (16, 8, 2049), (7, 12, 15361), (66, 9, 16385), (200, 5, 70001)]
+import blutensor as bt
+from blutensor.gradcheck import gradcheck
+from blutensor.nn import functional as F
+
+# (N, C, V): small ones take GEMMs of whole chunks; from 16 blocks of 1024 columns on, blocks on one thread each; the
+# last ones have several chunks of rows.
+SIZES = [
+    (1, 1, 1),
+    (3, 2, 5),
+    (5, 17, 33),
+    (37, 96, 211),
+    (64, 31, 1023),
+    (16, 8, 2049),
+    (7, 12, 15361),
+    (66, 9, 16385),
+    (200, 5, 70001),
+]
 
 
 def torch_head(reduction: str) -> Callable[..., Any]:
@@ -36,7 +48,9 @@ def torch_head(reduction: str) -> Callable[..., Any]:
     return head
 
 
-def loss_and_gradients(x: Array, weight: Array, targets: Array, reduction: str = "mean", scale: float = 1.0) -> list[Array]:
+def loss_and_gradients(
+    x: Array, weight: Array, targets: Array, reduction: str = "mean", scale: float = 1.0
+) -> list[Array]:
     own = [parameter(x), parameter(weight)]
     poison(x.size, weight.size)
     loss = F.linear_cross_entropy(*own, bt.asarray(targets), reduction=reduction)
@@ -96,7 +110,9 @@ def test_tied_weight() -> None:
     """The same parameter as embedding and head, as in GPT-2."""
     rng = np.random.default_rng(5)
     ids, targets = bt.asarray(rng.integers(0, 7, 5)), bt.asarray(rng.integers(0, 7, 5))
-    gradcheck(lambda w: F.linear_cross_entropy(F.embedding(ids, w), w, targets), [parameter(rng.standard_normal((7, 3)))])
+    gradcheck(
+        lambda w: F.linear_cross_entropy(F.embedding(ids, w), w, targets), [parameter(rng.standard_normal((7, 3)))]
+    )
 
 
 def test_only_what_is_needed_is_computed() -> None:
@@ -104,7 +120,9 @@ def test_only_what_is_needed_is_computed() -> None:
     x, weight, targets = normal(rng, 4, 3), normal(rng, 6, 3), bt.asarray(rng.integers(0, 6, 4))
     for wants_x in (False, True):
         for wants_weight in (False, True):
-            _, x_grad, weight_grad = bt.linear_cross_entropy(bt.asarray(x), bt.asarray(weight), targets, -100, "sum", wants_x, wants_weight)
+            _, x_grad, weight_grad = bt.linear_cross_entropy(
+                bt.asarray(x), bt.asarray(weight), targets, -100, "sum", wants_x, wants_weight
+            )
             assert x_grad.shape == ((4, 3) if wants_x else (0,))
             assert weight_grad.shape == ((6, 3) if wants_weight else (0,))
     with pytest.raises(ValueError, match="compute_x_grad"):
@@ -137,7 +155,9 @@ def test_all_ignored() -> None:
 
 
 def test_no_rows() -> None:
-    loss, x_grad, weight_grad = loss_and_gradients(np.ones((0, 2), np.float32), np.ones((4, 2), np.float32), np.ones(0, np.int64), "sum")
+    loss, x_grad, weight_grad = loss_and_gradients(
+        np.ones((0, 2), np.float32), np.ones((4, 2), np.float32), np.ones(0, np.int64), "sum"
+    )
     assert loss == 0
     assert x_grad.shape == (0, 2)
     assert not weight_grad.any()
@@ -215,24 +235,51 @@ def test_16_bit_operands_have_a_float32_loss(dtype: str) -> None:
 def test_same_bits_for_any_number_of_threads() -> None:
     rng = np.random.default_rng(12)
     for rows, channels, vocabulary in ((130, 33, 257), (70, 24, 40001)):
-        x, weight, targets = normal(rng, rows, channels), normal(rng, vocabulary, channels), rng.integers(0, vocabulary, rows)
+        x, weight, targets = (
+            normal(rng, rows, channels),
+            normal(rng, vocabulary, channels),
+            rng.integers(0, vocabulary, rows),
+        )
         same_bits_for_any_threads(lambda x=x, w=weight, t=targets: loss_and_gradients(x, w, t))
 
 
 @pytest.mark.parametrize("bad", [9, -1, 2**40])
 def test_targets_out_of_range_are_named(bad: int) -> None:
-    with pytest.raises(IndexError, match=rf"\[linear_cross_entropy\] expected targets from 0 to 8 or ignore_index -100, got {bad} at position 1"):
+    with pytest.raises(
+        IndexError,
+        match=rf"\[linear_cross_entropy\] expected targets from 0 to 8 or ignore_index -100, got {bad} at position 1",
+    ):
         F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 2)), bt.asarray(np.array([0, bad, 1])))
 
 
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 3)), bt.zeros((3,), dtype="int64")), ValueError, r"weight \(V, C\)"),
-        (lambda: F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 2)), bt.zeros((4,), dtype="int64")), ValueError, r"targets of shape \(3,\)"),
+        (
+            lambda: F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 3)), bt.zeros((3,), dtype="int64")),
+            ValueError,
+            r"weight \(V, C\)",
+        ),
+        (
+            lambda: F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 2)), bt.zeros((4,), dtype="int64")),
+            ValueError,
+            r"targets of shape \(3,\)",
+        ),
         (lambda: F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 2)), bt.zeros((3,))), TypeError, "int32 or int64"),
-        (lambda: F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 2), dtype="float64"), bt.zeros((3,), dtype="int64")), TypeError, "float32 like x"),
-        (lambda: F.linear_cross_entropy(bt.ones((3, 2)), bt.ones((9, 2)), bt.zeros((3,), dtype="int64"), reduction="none"), ValueError, "reduction"),
+        (
+            lambda: F.linear_cross_entropy(
+                bt.ones((3, 2)), bt.ones((9, 2), dtype="float64"), bt.zeros((3,), dtype="int64")
+            ),
+            TypeError,
+            "float32 like x",
+        ),
+        (
+            lambda: F.linear_cross_entropy(
+                bt.ones((3, 2)), bt.ones((9, 2)), bt.zeros((3,), dtype="int64"), reduction="none"
+            ),
+            ValueError,
+            "reduction",
+        ),
     ],
 )
 def test_errors_name_what_is_wrong(call: Callable[[], object], error: type[Exception], text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import blutensor as bt
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +16,8 @@ from layer_checks import (
     same_bits_for_any_threads,
     torch_gradients,
 )
+
+import blutensor as bt
 
 SHAPES = [
     ((3, 4), (4, 5)),
@@ -52,9 +53,13 @@ def test_values_and_gradients(a_shape: tuple[int, ...], b_shape: tuple[int, ...]
     upstream = normal(rng, *exact.shape)
     peer = torch_gradients(torch.matmul, [torch.tensor(v, requires_grad=True) for v in (a, b)], torch.tensor(upstream))
     exact_gradients = torch_gradients(
-        torch.matmul, [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (a, b)], torch.tensor(upstream).double()
+        torch.matmul,
+        [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (a, b)],
+        torch.tensor(upstream).double(),
     )
-    for got, other, true in zip(gradients(bt.matmul, [parameter(a), parameter(b)], upstream), peer, exact_gradients, strict=True):
+    for got, other, true in zip(
+        gradients(bt.matmul, [parameter(a), parameter(b)], upstream), peer, exact_gradients, strict=True
+    ):
         assert got.shape == true.shape
         assert_as_good_as(got, other, true)
 
@@ -74,7 +79,9 @@ def test_every_pair_of_layouts_gives_the_same_values() -> None:
 @given(st.data())
 def test_batches_broadcast_as_in_numpy(data: st.DataObject) -> None:
     full = data.draw(st.lists(st.integers(0, 3), max_size=3))
-    sides = [[1 if data.draw(st.booleans()) else n for n in full][data.draw(st.integers(0, len(full))) :] for _ in range(2)]
+    sides = [
+        [1 if data.draw(st.booleans()) else n for n in full][data.draw(st.integers(0, len(full))) :] for _ in range(2)
+    ]
     m, k, n = (data.draw(st.integers(0, 5)) for _ in range(3))
     rng = np.random.default_rng(3)
     a, b = rng.standard_normal((*sides[0], m, k)), rng.standard_normal((*sides[1], k, n))
@@ -86,7 +93,9 @@ def test_expanded_operands_are_read_in_place() -> None:
     row = normal(rng, 1, 1, 6)
     a = bt.broadcast_to(bt.asarray(row), (3, 4, 6))
     b = normal(rng, 6, 2)
-    np.testing.assert_allclose(bt.matmul(a, bt.asarray(b)).numpy(), np.broadcast_to(row, (3, 4, 6)) @ b, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        bt.matmul(a, bt.asarray(b)).numpy(), np.broadcast_to(row, (3, 4, 6)) @ b, rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -121,7 +130,12 @@ def test_same_bits_for_any_number_of_threads() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "error", "text"),
     [
-        (bt.ones((2, 3)), bt.ones((2, 3)), ValueError, r"\[matmul\] expected the last axis of a to match .* \(2, 3\) and \(2, 3\)"),
+        (
+            bt.ones((2, 3)),
+            bt.ones((2, 3)),
+            ValueError,
+            r"\[matmul\] expected the last axis of a to match .* \(2, 3\) and \(2, 3\)",
+        ),
         (bt.ones((2, 2, 3)), bt.ones((3, 3, 2)), ValueError, r"\[matmul\] expected shapes that broadcast"),
         (bt.ones(()), bt.ones((3,)), ValueError, "use multiply"),
         (bt.ones((2, 3)), bt.ones((3, 2), dtype="float64"), TypeError, "use astype"),

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
+from layer_checks import (
+    Array,
+    assert_as_good_as,
+    available_isas,
+    normal,
+    require_torch,
+    same_bits_for_any_threads,
+    using_isa,
+)
+
+import blutensor as bt
 from blutensor._operators import private
-from layer_checks import Array, assert_as_good_as, available_isas, normal, require_torch, same_bits_for_any_threads, using_isa
 
 adamw_, sgd_, sgd_momentum_, increment_step_, grad_norm, clip_scale = map(
     private, ("adamw_", "sgd_", "sgd_momentum_", "increment_step_", "grad_norm", "clip_scale")
@@ -46,7 +55,12 @@ def test_adamw_is_pytorchs(isa: str) -> None:
     rng = np.random.default_rng(1)
     params = [normal(rng, *s) for s in SHAPES]
     grads = [[normal(rng, *s, scale=0.1) for s in SHAPES] for _ in range(5)]
-    ours, m, v, step = tensors(params), tensors([0 * p for p in params]), tensors([0 * p for p in params]), scalar(0, "int64")
+    ours, m, v, step = (
+        tensors(params),
+        tensors([0 * p for p in params]),
+        tensors([0 * p for p in params]),
+        scalar(0, "int64"),
+    )
     lr = 1e-2
     with using_isa(isa):
         for gradient in grads:
@@ -57,7 +71,12 @@ def test_adamw_is_pytorchs(isa: str) -> None:
     def make(leaves: list[Any]) -> Any:
         return torch.optim.AdamW(leaves, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 
-    for got, peer, exact in zip(ours, torch_steps(make, params, grads, torch.float32), torch_steps(make, params, grads, torch.float64), strict=True):
+    for got, peer, exact in zip(
+        ours,
+        torch_steps(make, params, grads, torch.float32),
+        torch_steps(make, params, grads, torch.float64),
+        strict=True,
+    ):
         assert_as_good_as(got.numpy(), peer, exact)
 
 
@@ -86,14 +105,29 @@ def test_sgd_is_pytorchs(momentum: float, nesterov: bool, isa: str) -> None:
     with using_isa(isa):
         for gradient in grads:
             if momentum:
-                sgd_momentum_(scalar(0.1), ours, tensors(gradient), buffers, momentum=momentum, nesterov=nesterov, weight_decay=0.05)
+                sgd_momentum_(
+                    scalar(0.1),
+                    ours,
+                    tensors(gradient),
+                    buffers,
+                    momentum=momentum,
+                    nesterov=nesterov,
+                    weight_decay=0.05,
+                )
             else:
                 sgd_(scalar(0.1), ours, tensors(gradient), weight_decay=0.05)
 
     def make(leaves: list[Any]) -> Any:
-        return torch.optim.SGD(leaves, lr=float(np.float32(0.1)), momentum=momentum, nesterov=nesterov, weight_decay=0.05)
+        return torch.optim.SGD(
+            leaves, lr=float(np.float32(0.1)), momentum=momentum, nesterov=nesterov, weight_decay=0.05
+        )
 
-    for got, peer, exact in zip(ours, torch_steps(make, params, grads, torch.float32), torch_steps(make, params, grads, torch.float64), strict=True):
+    for got, peer, exact in zip(
+        ours,
+        torch_steps(make, params, grads, torch.float32),
+        torch_steps(make, params, grads, torch.float64),
+        strict=True,
+    ):
         assert_as_good_as(got.numpy(), peer, exact)
 
 
@@ -104,7 +138,15 @@ def test_float64_and_float32_in_one_call() -> None:
     state[2] = tensors([p * p for p in params])
     adamw_(scalar(0.1, "float64"), scalar(2, "int64"), tensors(params), *state, **OPTIONS)
     got = tensors(params)
-    adamw_(scalar(0.1, "float64"), scalar(2, "int64"), got, tensors(params), tensors(params), tensors([p * p for p in params]), **OPTIONS)
+    adamw_(
+        scalar(0.1, "float64"),
+        scalar(2, "int64"),
+        got,
+        tensors(params),
+        tensors(params),
+        tensors([p * p for p in params]),
+        **OPTIONS,
+    )
     for p, t in zip(params, got, strict=True):
         exact = p.astype(np.float64)
         v = 0.95 * exact**2 + 0.05 * exact**2
@@ -128,7 +170,11 @@ def test_gradient_scale_multiplies() -> None:
 def test_a_skipped_step_writes_nothing() -> None:
     rng = np.random.default_rng(6)
     p, g = normal(rng, 100), np.full(100, np.nan, np.float32)
-    state, buffers, step = (tensors([p]), tensors([g]), tensors([0 * p]), tensors([0 * p])), tensors([0 * p]), scalar(4, "int64")
+    state, buffers, step = (
+        (tensors([p]), tensors([g]), tensors([0 * p]), tensors([0 * p])),
+        tensors([0 * p]),
+        scalar(4, "int64"),
+    )
     skip = scalar(1)
     increment_step_(step, skip)
     adamw_(scalar(0.1), step, *state, grad_scale=scalar(0), skip=skip, **OPTIONS)
@@ -145,7 +191,11 @@ def test_tensors_of_any_layout() -> None:
     plain = tuple(tensors([x]) for x in (p, g, m, v))
     adamw_(scalar(0.1), scalar(2, "int64"), *plain, **OPTIONS)
     wide = np.zeros((12, 8), np.float32)
-    strange = [bt.asarray(wide)[::2], bt.asarray(np.ascontiguousarray(g.T)).permute_dims(1, 0), bt.asarray(np.ascontiguousarray(m[::-1]))[::-1]]
+    strange = [
+        bt.asarray(wide)[::2],
+        bt.asarray(np.ascontiguousarray(g.T)).permute_dims(1, 0),
+        bt.asarray(np.ascontiguousarray(m[::-1]))[::-1],
+    ]
     strange[0].copy_(bt.asarray(p))
     variances = tensors([v])
     adamw_(scalar(0.1), scalar(2, "int64"), [strange[0]], [strange[1]], [strange[2]], variances, **OPTIONS)
@@ -163,8 +213,12 @@ def test_grad_norm(isa: str) -> None:
     with using_isa(isa):
         assert abs(grad_norm(tensors(grads)).item() - exact) <= exact * 2.0**-23
         # Squares beyond float32's range, and below it.
-        np.testing.assert_allclose(grad_norm(tensors([np.full(5, 1e30, np.float32)])).item(), 1e30 * math.sqrt(5), rtol=1e-6)
-        np.testing.assert_allclose(grad_norm(tensors([np.full(5, 1e-30, np.float32)])).item(), 1e-30 * math.sqrt(5), rtol=1e-6)
+        np.testing.assert_allclose(
+            grad_norm(tensors([np.full(5, 1e30, np.float32)])).item(), 1e30 * math.sqrt(5), rtol=1e-6
+        )
+        np.testing.assert_allclose(
+            grad_norm(tensors([np.full(5, 1e-30, np.float32)])).item(), 1e-30 * math.sqrt(5), rtol=1e-6
+        )
         for bad in (np.nan, np.inf):
             poisoned = [np.ones(33, np.float32), np.ones(33, np.float32)]
             poisoned[1][32] = bad

@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t kRun = 32, kColumns = 128, kIdsPerTask = 16;
 
 void check_ids(const char* op, const Tensor& ids) {
-  require_type(ids.dtype() == DType::int32 || ids.dtype() == DType::int64, "[", op, "] expected ids of dtype int32 or int64, got ", describe(ids),
-               ": use astype");
+  require_type(ids.dtype() == DType::int32 || ids.dtype() == DType::int64, "[", op,
+               "] expected ids of dtype int32 or int64, got ", describe(ids), ": use astype");
 }
 
 // Calls use(position, id) for all ids, in order; ids of any layout.
@@ -46,7 +46,8 @@ void for_each_id(const View& ids, const Use& use) {
 void read_ids(const char* op, const View& ids, int64_t limit, int64_t* out) {
   for_each_id(ids, [&](int64_t n, int64_t id) {
     if (id < 0 || id >= limit)
-      fail(Status::index, "[", op, "] expected ids from 0 to ", limit - 1, ", got ", id, " at position ", n, " of ids ", ids.shape);
+      fail(Status::index, "[", op, "] expected ids from 0 to ", limit - 1, ", got ", id, " at position ", n, " of ids ",
+           ids.shape);
     out[n] = id;
   });
 }
@@ -65,16 +66,17 @@ std::vector<TensorSpec> infer_embedding(const OpCall& call) {
 template <class Bits>
 void gather_rows(const Matrix& weight, const int64_t* ids, int64_t count, Bits* y) {
   const int64_t cols = weight.cols;
-  parallel_for(count, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, cols)), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const Bits* row = static_cast<const Bits*>(weight.data) + ids[n] * weight.row_stride;
-      if (weight.col_stride == 1) {
-        std::memcpy(y + n * cols, row, static_cast<size_t>(cols) * sizeof(Bits));
-      } else {
-        for (int64_t j = 0; j < cols; ++j) y[n * cols + j] = row[j * weight.col_stride];
-      }
-    }
-  });
+  parallel_for(count, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, cols)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t n = begin; n < end; ++n) {
+                   const Bits* row = static_cast<const Bits*>(weight.data) + ids[n] * weight.row_stride;
+                   if (weight.col_stride == 1) {
+                     std::memcpy(y + n * cols, row, static_cast<size_t>(cols) * sizeof(Bits));
+                   } else {
+                     for (int64_t j = 0; j < cols; ++j) y[n * cols + j] = row[j * weight.col_stride];
+                   }
+                 }
+               });
 }
 
 void execute_embedding(const Launch& launch, Execution& run) {
@@ -86,10 +88,14 @@ void execute_embedding(const Launch& launch, Execution& run) {
   if (y.numel() == 0) return;
   const Matrix weight{table.data, table.dtype, table.shape[0], table.shape[1], table.strides[0], table.strides[1]};
   switch (dtype_size(table.dtype)) {
-    case 8: return gather_rows(weight, rows, count, y.ptr<int64_t>());
-    case 4: return gather_rows(weight, rows, count, y.ptr<int32_t>());
-    case 2: return gather_rows(weight, rows, count, y.ptr<int16_t>());
-    default: return gather_rows(weight, rows, count, y.ptr<int8_t>());
+    case 8:
+      return gather_rows(weight, rows, count, y.ptr<int64_t>());
+    case 4:
+      return gather_rows(weight, rows, count, y.ptr<int32_t>());
+    case 2:
+      return gather_rows(weight, rows, count, y.ptr<int16_t>());
+    default:
+      return gather_rows(weight, rows, count, y.ptr<int8_t>());
   }
 }
 
@@ -141,7 +147,8 @@ Segments sort_by_id(Execution& run, const View& ids, int64_t num_rows) {
 }
 
 template <class T>
-void add_segment(const Segments& segments, int64_t segment, const Matrix& grad, int64_t col, int64_t cols, T* out, int64_t out_stride, bool accumulate) {
+void add_segment(const Segments& segments, int64_t segment, const Matrix& grad, int64_t col, int64_t cols, T* out,
+                 int64_t out_stride, bool accumulate) {
   using C = compute_t<T>;
   C total[kColumns], run[kColumns];
   const int64_t end = segments.starts[segment + 1];
@@ -149,7 +156,8 @@ void add_segment(const Segments& segments, int64_t segment, const Matrix& grad, 
     C* sums = begin == first ? total : run;
     for (int64_t i = begin; i < std::min(end, begin + kRun); ++i) {
       const T* row = static_cast<const T*>(grad.data) + segments.positions[i] * grad.row_stride + col;
-      for (int64_t j = 0; j < cols; ++j) sums[j] = i == begin ? static_cast<C>(row[j]) : sums[j] + static_cast<C>(row[j]);
+      for (int64_t j = 0; j < cols; ++j)
+        sums[j] = i == begin ? static_cast<C>(row[j]) : sums[j] + static_cast<C>(row[j]);
     }
     if (sums == run)
       for (int64_t j = 0; j < cols; ++j) total[j] += run[j];
@@ -162,36 +170,40 @@ void add_segment(const Segments& segments, int64_t segment, const Matrix& grad, 
 
 template <class T>
 void add_segments(const Segments& segments, const Matrix& grad, const Matrix& weight_grad, bool accumulate) {
-  const int64_t col_blocks = (grad.cols + kColumns - 1) / kColumns, id_blocks = (segments.count + kIdsPerTask - 1) / kIdsPerTask;
+  const int64_t col_blocks = (grad.cols + kColumns - 1) / kColumns,
+                id_blocks = (segments.count + kIdsPerTask - 1) / kIdsPerTask;
   parallel_for(id_blocks * col_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t first = task / col_blocks * kIdsPerTask, col = task % col_blocks * kColumns;
       for (int64_t s = first; s < std::min(segments.count, first + kIdsPerTask); ++s)
-        add_segment<T>(segments, s, grad, col, std::min(kColumns, grad.cols - col),
-                       static_cast<T*>(weight_grad.data) + segments.ids[s] * weight_grad.row_stride + col * weight_grad.col_stride,
-                       weight_grad.col_stride, accumulate);
+        add_segment<T>(
+            segments, s, grad, col, std::min(kColumns, grad.cols - col),
+            static_cast<T*>(weight_grad.data) + segments.ids[s] * weight_grad.row_stride + col * weight_grad.col_stride,
+            weight_grad.col_stride, accumulate);
     }
   });
 }
 
 template <class T>
 void fill_zero(const Matrix& m) {
-  parallel_for(m.rows, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, m.cols)), [&](int64_t begin, int64_t end) {
-    T* rows = static_cast<T*>(m.data) + begin * m.row_stride;
-    if (m.col_stride == 1 && m.row_stride == m.cols) {
-      std::memset(static_cast<void*>(rows), 0, static_cast<size_t>((end - begin) * m.cols) * sizeof(T));  // +0.0 in every floating dtype
-    } else {
-      for (int64_t i = begin; i < end; ++i, rows += m.row_stride)
-        for (int64_t j = 0; j < m.cols; ++j) rows[j * m.col_stride] = T{};
-    }
-  });
+  parallel_for(
+      m.rows, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, m.cols)), [&](int64_t begin, int64_t end) {
+        T* rows = static_cast<T*>(m.data) + begin * m.row_stride;
+        if (m.col_stride == 1 && m.row_stride == m.cols) {
+          std::memset(static_cast<void*>(rows), 0,
+                      static_cast<size_t>((end - begin) * m.cols) * sizeof(T));  // +0.0 in every floating dtype
+        } else {
+          for (int64_t i = begin; i < end; ++i, rows += m.row_stride)
+            for (int64_t j = 0; j < m.cols; ++j) rows[j * m.col_stride] = T{};
+        }
+      });
 }
 
 void backward(Execution& run, const View& grad_view, const View& ids, const View& weight_grad, bool accumulate) {
   const Segments segments = sort_by_id(run, ids, weight_grad.shape[0]);
   const Matrix grad = run.rows(grad_view, grad_view.rank() - 1, grad_view.dtype);
   if (run.dry()) return;
-  const Matrix out{weight_grad.data,         weight_grad.dtype,      weight_grad.shape[0],
+  const Matrix out{weight_grad.data,     weight_grad.dtype,      weight_grad.shape[0],
                    weight_grad.shape[1], weight_grad.strides[0], weight_grad.strides[1]};
   visit_floating(grad_view.dtype, "embedding_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -221,13 +233,16 @@ Tensors backward_gradient(GradContext& ctx) {
   return grads;
 }
 
-void execute_backward(const Launch& launch, Execution& run) { backward(run, launch.inputs[0], launch.inputs[1], launch.outputs[0], false); }
+void execute_backward(const Launch& launch, Execution& run) {
+  backward(run, launch.inputs[0], launch.inputs[1], launch.outputs[0], false);
+}
 
 std::vector<TensorSpec> infer_backward_in_place(const OpCall& call) {
   const Tensor &weight_grad = call.inputs[0], &grad = call.inputs[1];
   check_backward("embedding_backward_", grad, call.inputs[2]);
   require(weight_grad.rank() == 2 && weight_grad.size(1) == grad.size(-1) && weight_grad.dtype() == grad.dtype(),
-          "[embedding_backward_] expected weight_grad ", dtype_name(grad.dtype()), " of shape (V, ", grad.size(-1), "), got ", describe(weight_grad));
+          "[embedding_backward_] expected weight_grad ", dtype_name(grad.dtype()), " of shape (V, ", grad.size(-1),
+          "), got ", describe(weight_grad));
   return {};
 }
 
@@ -243,7 +258,8 @@ void register_embedding(OperatorRegistry& registry) {
     Operator op;
     op.name = "embedding";
     op.doc =
-        "Rows of weight: y[..., :] = weight[ids[...], :]. ids: int32 or int64 [...], from 0 to V - 1; weight: [V, C], any dtype; result: [..., C]. "
+        "Rows of weight: y[..., :] = weight[ids[...], :]. ids: int32 or int64 [...], from 0 to V - 1; weight: [V, C], "
+        "any dtype; result: [..., C]. "
         "The gradient of weight is a sum in a fixed order, the same for any number of threads.";
     op.category = "Neural network";
     op.inputs = {{"ids", Kind::required}, {"weight", Kind::required}};
@@ -258,7 +274,9 @@ void register_embedding(OperatorRegistry& registry) {
   {
     Operator op;
     op.name = "embedding_backward";
-    op.doc = "Gradient of embedding with respect to weight: row v is the sum of grad_output[..., :] over the positions where ids is v.";
+    op.doc =
+        "Gradient of embedding with respect to weight: row v is the sum of grad_output[..., :] over the positions "
+        "where ids is v.";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required}, {"ids", Kind::required}};
     op.attrs = {{"num_embeddings", AttrKind::integer, Attr::of_int(0), true, {}}};

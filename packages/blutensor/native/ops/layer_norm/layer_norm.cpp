@@ -35,13 +35,16 @@ Shape trailing_shape(const Shape& shape, int trailing) {
 
 void check_parameter(const char* op, const Tensor& parameter, const char* name, const Tensor& x, const Shape& shape) {
   if (!parameter.defined()) return;
-  require_type(parameter.dtype() == x.dtype(), "[", op, "] expected ", name, " of dtype ", dtype_name(x.dtype()), " like x, got ", describe(parameter));
-  require(parameter.shape() == shape, "[", op, "] expected ", name, " of shape ", shape, " for x ", x.shape(), ", got ", parameter.shape());
+  require_type(parameter.dtype() == x.dtype(), "[", op, "] expected ", name, " of dtype ", dtype_name(x.dtype()),
+               " like x, got ", describe(parameter));
+  require(parameter.shape() == shape, "[", op, "] expected ", name, " of shape ", shape, " for x ", x.shape(), ", got ",
+          parameter.shape());
 }
 
 int check_axes(const char* op, const Tensor& x, int64_t num_axes) {
   require_type(is_floating(x.dtype()), "[", op, "] expected floating-point x, got ", describe(x));
-  require(num_axes >= 1 && num_axes <= x.rank(), "[", op, "] expected to normalise 1 to ", x.rank(), " trailing axes of x ", x.shape(), ", got ", num_axes);
+  require(num_axes >= 1 && num_axes <= x.rank(), "[", op, "] expected to normalise 1 to ", x.rank(),
+          " trailing axes of x ", x.shape(), ", got ", num_axes);
   return static_cast<int>(num_axes);
 }
 
@@ -70,11 +73,11 @@ void forward(const Matrix& x, const void* weight, const void* bias, double eps, 
     T* y = launch.outputs[0].ptr<T>() + begin * x.cols;
     C *mean = launch.outputs[1].ptr<C>() + begin, *rstd = launch.outputs[2].ptr<C>() + begin;
     if constexpr (std::is_same_v<T, float>)
-      kernels().layer_norm.forward_f32({rows, x.row_stride, static_cast<const T*>(weight), static_cast<const T*>(bias), static_cast<float>(eps),
-                                        end - begin, x.cols, y, mean, rstd});
+      kernels().layer_norm.forward_f32({rows, x.row_stride, static_cast<const T*>(weight), static_cast<const T*>(bias),
+                                        static_cast<float>(eps), end - begin, x.cols, y, mean, rstd});
     else
-      layer_norm_forward_reference<T>(rows, x.row_stride, static_cast<const T*>(weight), static_cast<const T*>(bias), eps, end - begin, x.cols, y,
-                                      mean, rstd);
+      layer_norm_forward_reference<T>(rows, x.row_stride, static_cast<const T*>(weight), static_cast<const T*>(bias),
+                                      eps, end - begin, x.cols, y, mean, rstd);
   });
 }
 
@@ -83,7 +86,9 @@ void execute_layer_norm(const Launch& launch, Execution& run) {
   const Matrix rows = run.rows(x, x.rank() - static_cast<int>(launch.attrs.i(kNumAxes)), x.dtype);
   const void *weight = run.contiguous(launch.inputs[1], x.dtype), *bias = run.contiguous(launch.inputs[2], x.dtype);
   if (run.dry()) return;
-  visit_floating(x.dtype, "layer_norm", [&](auto tag) { forward<typename decltype(tag)::type>(rows, weight, bias, launch.attrs.f(kEps), launch); });
+  visit_floating(x.dtype, "layer_norm", [&](auto tag) {
+    forward<typename decltype(tag)::type>(rows, weight, bias, launch.attrs.f(kEps), launch);
+  });
 }
 
 Tensors layer_norm_gradient(GradContext& ctx) {
@@ -95,11 +100,13 @@ Tensors layer_norm_gradient(GradContext& ctx) {
   if (!grad.defined()) return grads;
   const bool wants_weight = ctx.has_input(1) && ctx.needs(1), wants_bias = ctx.has_input(2) && ctx.needs(2);
   const Tensor weight = ctx.has_input(1) ? ctx.input(1) : Tensor{};
-  const GradTarget weight_target = wants_weight ? ctx.target(1) : GradTarget{}, bias_target = wants_bias ? ctx.target(2) : GradTarget{};
+  const GradTarget weight_target = wants_weight ? ctx.target(1) : GradTarget{},
+                   bias_target = wants_bias ? ctx.target(2) : GradTarget{};
   const Attr axes = ctx.attrs()[kNumAxes];
   if (wants_weight == weight_target.buffer.defined() && wants_bias == bias_target.buffer.defined()) {
-    grads[0] = in_place({weight_target.buffer, bias_target.buffer, grad, ctx.input(0), weight, ctx.output(1), ctx.output(2)},
-                        {axes, Attr::of_bool(weight_target.accumulate), Attr::of_bool(bias_target.accumulate)});
+    grads[0] =
+        in_place({weight_target.buffer, bias_target.buffer, grad, ctx.input(0), weight, ctx.output(1), ctx.output(2)},
+                 {axes, Attr::of_bool(weight_target.accumulate), Attr::of_bool(bias_target.accumulate)});
     if (wants_weight) ctx.consumed(1);
     if (wants_bias) ctx.consumed(2);
     return grads;
@@ -112,7 +119,8 @@ Tensors layer_norm_gradient(GradContext& ctx) {
 }
 
 Tensors decompose_layer_norm(std::span<const Tensor> in, const Attrs& attrs) {
-  static const OpRef mean_op{"mean"}, subtract{"subtract"}, multiply{"multiply"}, add{"add"}, rsqrt{"rsqrt"}, reshape{"reshape"}, full{"full"};
+  static const OpRef mean_op{"mean"}, subtract{"subtract"}, multiply{"multiply"}, add{"add"}, rsqrt{"rsqrt"},
+      reshape{"reshape"}, full{"full"};
   const Tensor& x = in[0];
   const int num_axes = static_cast<int>(attrs.i(kNumAxes));
   Dims axes;
@@ -138,21 +146,23 @@ struct BackwardOperands {
 };
 
 template <class T>
-void backward_blocks(const Matrix& dy, const Matrix& x, const void* weight, const void* mean, const void* rstd, T* dx, compute_t<T>* partial) {
+void backward_blocks(const Matrix& dy, const Matrix& x, const void* weight, const void* mean, const void* rstd, T* dx,
+                     compute_t<T>* partial) {
   using C = compute_t<T>;
   const int64_t grain = backward_grain(x.rows), cols = x.cols;
   parallel_for((x.rows + grain - 1) / grain, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t row = block * grain, rows = std::min(grain, x.rows - row);
-      const T *dy_rows = static_cast<const T*>(dy.data) + row * dy.row_stride, *x_rows = static_cast<const T*>(x.data) + row * x.row_stride;
+      const T *dy_rows = static_cast<const T*>(dy.data) + row * dy.row_stride,
+              *x_rows = static_cast<const T*>(x.data) + row * x.row_stride;
       const C *means = static_cast<const C*>(mean) + row, *rstds = static_cast<const C*>(rstd) + row;
       C *dweight = partial + 2 * block * cols, *dbias = dweight + cols;
       if constexpr (std::is_same_v<T, float>)
-        kernels().layer_norm.backward_f32({dy_rows, dy.row_stride, x_rows, x.row_stride, static_cast<const T*>(weight), means, rstds, rows, cols,
-                                           dx + row * cols, dweight, dbias});
+        kernels().layer_norm.backward_f32({dy_rows, dy.row_stride, x_rows, x.row_stride, static_cast<const T*>(weight),
+                                           means, rstds, rows, cols, dx + row * cols, dweight, dbias});
       else
-        layer_norm_backward_reference<T>(dy_rows, dy.row_stride, x_rows, x.row_stride, static_cast<const T*>(weight), means, rstds, rows, cols,
-                                         dx + row * cols, dweight, dbias);
+        layer_norm_backward_reference<T>(dy_rows, dy.row_stride, x_rows, x.row_stride, static_cast<const T*>(weight),
+                                         means, rstds, rows, cols, dx + row * cols, dweight, dbias);
     }
   });
 }
@@ -176,7 +186,8 @@ void backward(const BackwardOperands& a, Execution& run) {
   const DType dtype = a.x.dtype, statistics = statistics_dtype(dtype);
   const int leading = a.x.rank() - a.num_axes;
   const Matrix dy = run.rows(a.grad, leading, dtype), x = run.rows(a.x, leading, dtype);
-  const void *weight = run.contiguous(a.weight, dtype), *mean = run.contiguous(a.mean, statistics), *rstd = run.contiguous(a.rstd, statistics);
+  const void *weight = run.contiguous(a.weight, dtype), *mean = run.contiguous(a.mean, statistics),
+             *rstd = run.contiguous(a.rstd, statistics);
   const int64_t grain = backward_grain(x.rows), blocks = (x.rows + grain - 1) / grain;
   const Matrix partial = run.scratch(blocks, 2 * x.cols, statistics), total = run.scratch(2, x.cols, statistics);
   if (run.dry()) return;
@@ -193,13 +204,14 @@ void backward(const BackwardOperands& a, Execution& run) {
 
 // Inputs from `at`: grad_output, x, weight, mean, rstd.
 void check_backward(const char* op, const OpCall& call, size_t at) {
-  const Tensor &grad = call.inputs[at], &x = call.inputs[at + 1], &mean = call.inputs[at + 3], &rstd = call.inputs[at + 4];
+  const Tensor &grad = call.inputs[at], &x = call.inputs[at + 1], &mean = call.inputs[at + 3],
+               &rstd = call.inputs[at + 4];
   const int axes = check_axes(op, x, call.attrs.i(0));
   check_parameter(op, grad, "grad_output", x, x.shape());
   check_parameter(op, call.inputs[at + 2], "weight", x, trailing_shape(x.shape(), axes));
   const Shape leading = leading_shape(x.shape(), axes);
-  require(mean.shape() == leading && rstd.shape() == leading, "[", op, "] expected mean and rstd of shape ", leading, ", got ", mean.shape(), " and ",
-          rstd.shape());
+  require(mean.shape() == leading && rstd.shape() == leading, "[", op, "] expected mean and rstd of shape ", leading,
+          ", got ", mean.shape(), " and ", rstd.shape());
 }
 
 std::vector<TensorSpec> infer_backward(const OpCall& call) {
@@ -211,8 +223,8 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
 
 void execute_backward(const Launch& launch, Execution& run) {
   const auto& in = launch.inputs;
-  backward({in[0], in[1], in[2], in[3], in[4], launch.outputs[0], launch.outputs[1], launch.outputs[2], static_cast<int>(launch.attrs.i(0)), false,
-            false},
+  backward({in[0], in[1], in[2], in[3], in[4], launch.outputs[0], launch.outputs[1], launch.outputs[2],
+            static_cast<int>(launch.attrs.i(0)), false, false},
            run);
 }
 
@@ -222,15 +234,16 @@ std::vector<TensorSpec> infer_backward_in_place(const OpCall& call) {
   const Shape normalised = trailing_shape(x.shape(), static_cast<int>(call.attrs.i(0)));
   for (size_t i = 0; i < 2; ++i)
     if (call.inputs[i].defined())
-      require(call.inputs[i].shape() == normalised && is_floating(call.inputs[i].dtype()), "[layer_norm_backward_] expected ",
-              i ? "bias_grad " : "weight_grad ", normalised, ", got ", describe(call.inputs[i]));
+      require(call.inputs[i].shape() == normalised && is_floating(call.inputs[i].dtype()),
+              "[layer_norm_backward_] expected ", i ? "bias_grad " : "weight_grad ", normalised, ", got ",
+              describe(call.inputs[i]));
   return {{x.dtype(), x.shape(), {}, false}};
 }
 
 void execute_backward_in_place(const Launch& launch, Execution& run) {
   const auto& in = launch.inputs;
-  backward({in[2], in[3], in[4], in[5], in[6], launch.outputs[0], in[0], in[1], static_cast<int>(launch.attrs.i(0)), launch.attrs.b(1),
-            launch.attrs.b(2)},
+  backward({in[2], in[3], in[4], in[5], in[6], launch.outputs[0], in[0], in[1], static_cast<int>(launch.attrs.i(0)),
+            launch.attrs.b(1), launch.attrs.b(2)},
            run);
 }
 
@@ -243,8 +256,10 @@ void register_layer_norm(OperatorRegistry& registry) {
     Operator op;
     op.name = "layer_norm";
     op.doc =
-        "(x - mean) * rstd * weight + bias over the last num_axes axes, rstd = 1 / sqrt(variance + eps) with the biased variance, as PyTorch. x: "
-        "[..., C], weight and bias: [C] or none; results: y like x, mean and rstd [...], in float32 (float64 for float64). Any floating dtype.";
+        "(x - mean) * rstd * weight + bias over the last num_axes axes, rstd = 1 / sqrt(variance + eps) with the "
+        "biased variance, as PyTorch. x: "
+        "[..., C], weight and bias: [C] or none; results: y like x, mean and rstd [...], in float32 (float64 for "
+        "float64). Any floating dtype.";
     op.category = "Neural network";
     op.inputs = {{"x", Kind::required}, {"weight", Kind::optional}, {"bias", Kind::optional}};
     op.attrs = {{"eps", AttrKind::floating, Attr::of_float(1e-5), false, {}}, num_axes};
@@ -265,7 +280,11 @@ void register_layer_norm(OperatorRegistry& registry) {
     op.name = "layer_norm_backward";
     op.doc = "Gradients of layer_norm with respect to x, weight and bias.";
     op.category = "Gradients";
-    op.inputs = {{"grad_output", Kind::required}, {"x", Kind::required}, {"weight", Kind::optional}, {"mean", Kind::required}, {"rstd", Kind::required}};
+    op.inputs = {{"grad_output", Kind::required},
+                 {"x", Kind::required},
+                 {"weight", Kind::optional},
+                 {"mean", Kind::required},
+                 {"rstd", Kind::required}};
     op.attrs = {num_axes};
     op.num_outputs = 3;
     op.output_names = {"x_grad", "weight_grad", "bias_grad"};
@@ -278,10 +297,17 @@ void register_layer_norm(OperatorRegistry& registry) {
   {
     Operator op;
     op.name = "layer_norm_backward_";
-    op.doc = "layer_norm_backward with the gradients of weight and bias written into, or added to, their buffers; returns the gradient of x.";
+    op.doc =
+        "layer_norm_backward with the gradients of weight and bias written into, or added to, their buffers; returns "
+        "the gradient of x.";
     op.category = "Gradients";
-    op.inputs = {{"weight_grad", Kind::optional, true}, {"bias_grad", Kind::optional, true}, {"grad_output", Kind::required}, {"x", Kind::required},
-                 {"weight", Kind::optional},            {"mean", Kind::required},            {"rstd", Kind::required}};
+    op.inputs = {{"weight_grad", Kind::optional, true},
+                 {"bias_grad", Kind::optional, true},
+                 {"grad_output", Kind::required},
+                 {"x", Kind::required},
+                 {"weight", Kind::optional},
+                 {"mean", Kind::required},
+                 {"rstd", Kind::required}};
     op.attrs = {num_axes,
                 {"accumulate_weight", AttrKind::boolean, Attr::of_bool(false), false, {}},
                 {"accumulate_bias", AttrKind::boolean, Attr::of_bool(false), false, {}}};

@@ -32,7 +32,8 @@ inline float row_sum(const float* x, int64_t cols) {
 // Sums of x - mean and of its square.
 inline void row_deviation(const float* x, int64_t cols, float mean, float* sum, float* squares) {
   const F m = simd::broadcast(mean);
-  F s[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)}, q[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)};
+  F s[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)},
+    q[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)};
   int64_t j = 0;
   for (; j + 4 * simd::kLanes <= cols; j += 4 * simd::kLanes)
     for (int u = 0; u < 4; ++u) {
@@ -68,16 +69,21 @@ inline void forward_rows(const LayerNormForward& a) {
     const float rstd = reciprocal_sqrt((variance < 0 ? 0.0F : variance) + a.eps);
     a.mean[r] = mean;
     a.rstd[r] = rstd;
-    const F m = simd::broadcast(mean), s = simd::broadcast(rstd), zero = simd::broadcast(0.0F), one = simd::broadcast(1.0F);
+    const F m = simd::broadcast(mean), s = simd::broadcast(rstd), zero = simd::broadcast(0.0F),
+            one = simd::broadcast(1.0F);
     int64_t j = 0;
     for (; j + simd::kLanes <= a.cols; j += simd::kLanes) {
       const F xhat = (simd::load(x + j) - m) * s;
-      simd::store(y + j, simd::fma(xhat, a.weight ? simd::load(a.weight + j) : one, a.bias ? simd::load(a.bias + j) : zero));
+      simd::store(y + j,
+                  simd::fma(xhat, a.weight ? simd::load(a.weight + j) : one, a.bias ? simd::load(a.bias + j) : zero));
     }
     if (j < a.cols) {
       const int64_t tail = a.cols - j;
       const F xhat = (simd::load_first(x + j, tail) - m) * s;
-      simd::store_first(y + j, simd::fma(xhat, a.weight ? simd::load_first(a.weight + j, tail) : one, a.bias ? simd::load_first(a.bias + j, tail) : zero), tail);
+      simd::store_first(y + j,
+                        simd::fma(xhat, a.weight ? simd::load_first(a.weight + j, tail) : one,
+                                  a.bias ? simd::load_first(a.bias + j, tail) : zero),
+                        tail);
     }
   }
 }
@@ -90,9 +96,11 @@ inline void backward_rows(const LayerNormBackward& a) {
     const float *x = a.x + r * a.x_stride, *dy = a.dy + r * a.dy_stride;
     float* dx = a.dx + r * a.cols;
     const F m = simd::broadcast(a.mean[r]), s = simd::broadcast(a.rstd[r]);
-    F sums[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)}, products[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)};
+    F sums[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)},
+      products[4] = {simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F), simd::broadcast(0.0F)};
     const auto step = [&](int64_t j, int u) {
-      const F d = simd::load(dy + j), xhat = (simd::load(x + j) - m) * s, g = d * (a.weight ? simd::load(a.weight + j) : one);
+      const F d = simd::load(dy + j), xhat = (simd::load(x + j) - m) * s,
+              g = d * (a.weight ? simd::load(a.weight + j) : one);
       simd::store(a.dweight + j, simd::fma(d, xhat, simd::load(a.dweight + j)));
       simd::store(a.dbias + j, d + simd::load(a.dbias + j));
       sums[u] += g;
@@ -111,13 +119,15 @@ inline void backward_rows(const LayerNormBackward& a) {
       sums[3] += g;
       products[3] = simd::fma(g, xhat, products[3]);
     }
-    const F mean_g = simd::broadcast(sum_four(sums) / count), mean_product = simd::broadcast(sum_four(products) / count);
+    const F mean_g = simd::broadcast(sum_four(sums) / count),
+            mean_product = simd::broadcast(sum_four(products) / count);
     for (j = 0; j + simd::kLanes <= a.cols; j += simd::kLanes) {
       const F xhat = (simd::load(x + j) - m) * s, g = simd::load(dy + j) * (a.weight ? simd::load(a.weight + j) : one);
       simd::store(dx + j, s * (g - mean_g - xhat * mean_product));
     }
     if (tail) {
-      const F xhat = (simd::load_first(x + j, tail) - m) * s, g = simd::load_first(dy + j, tail) * (a.weight ? simd::load_first(a.weight + j, tail) : one);
+      const F xhat = (simd::load_first(x + j, tail) - m) * s,
+              g = simd::load_first(dy + j, tail) * (a.weight ? simd::load_first(a.weight + j, tail) : one);
       simd::store_first(dx + j, s * (g - mean_g - xhat * mean_product), tail);
     }
   }

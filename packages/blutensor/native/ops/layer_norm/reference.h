@@ -10,8 +10,8 @@ namespace blutensor {
 
 // Statistics are in compute_t<T>: float32, or float64 for float64. weight, bias, dweight, dbias may be NULL.
 template <class T>
-void layer_norm_forward_reference(const T* x, int64_t x_stride, const T* weight, const T* bias, double eps, int64_t rows, int64_t cols, T* y,
-                                  compute_t<T>* mean, compute_t<T>* rstd) {
+void layer_norm_forward_reference(const T* x, int64_t x_stride, const T* weight, const T* bias, double eps,
+                                  int64_t rows, int64_t cols, T* y, compute_t<T>* mean, compute_t<T>* rstd) {
   using C = compute_t<T>;
   for (int64_t r = 0; r < rows; ++r, x += x_stride, y += cols) {
     double sum = 0, squares = 0;
@@ -25,14 +25,16 @@ void layer_norm_forward_reference(const T* x, int64_t x_stride, const T* weight,
     rstd[r] = static_cast<C>(1 / std::sqrt(squares / static_cast<double>(cols) + eps));
     for (int64_t j = 0; j < cols; ++j) {
       const C xhat = (static_cast<C>(x[j]) - mean[r]) * rstd[r];
-      y[j] = static_cast<T>(xhat * (weight ? static_cast<C>(weight[j]) : C{1}) + (bias ? static_cast<C>(bias[j]) : C{0}));
+      y[j] =
+          static_cast<T>(xhat * (weight ? static_cast<C>(weight[j]) : C{1}) + (bias ? static_cast<C>(bias[j]) : C{0}));
     }
   }
 }
 
 template <class T>
-void layer_norm_backward_reference(const T* dy, int64_t dy_stride, const T* x, int64_t x_stride, const T* weight, const compute_t<T>* mean,
-                                   const compute_t<T>* rstd, int64_t rows, int64_t cols, T* dx, compute_t<T>* dweight, compute_t<T>* dbias) {
+void layer_norm_backward_reference(const T* dy, int64_t dy_stride, const T* x, int64_t x_stride, const T* weight,
+                                   const compute_t<T>* mean, const compute_t<T>* rstd, int64_t rows, int64_t cols,
+                                   T* dx, compute_t<T>* dweight, compute_t<T>* dbias) {
   using C = compute_t<T>;
   for (int64_t j = 0; j < cols; ++j) dweight[j] = dbias[j] = 0;
   for (int64_t r = 0; r < rows; ++r, x += x_stride, dy += dy_stride, dx += cols) {
@@ -49,7 +51,8 @@ void layer_norm_backward_reference(const T* dy, int64_t dy_stride, const T* x, i
       dweight[j] += static_cast<C>(dy[j]) * xhat;
       dbias[j] += static_cast<C>(dy[j]);
     }
-    const C mean_g = static_cast<C>(sum / static_cast<double>(cols)), mean_product = static_cast<C>(product / static_cast<double>(cols));
+    const C mean_g = static_cast<C>(sum / static_cast<double>(cols)),
+            mean_product = static_cast<C>(product / static_cast<double>(cols));
     for (int64_t j = 0; j < cols; ++j) {
       at(j, &xhat, &g);
       dx[j] = static_cast<T>(rstd[r] * (g - mean_g - xhat * mean_product));

@@ -54,13 +54,15 @@ std::vector<TensorSpec> infer_input_grad(const OpCall& call) {
   check_grad_output("linear_input_grad", grad, weight);
   const Shape shape = with_last(grad.shape(), weight.size(1));
   if (preactivation.defined())
-    require(preactivation.shape() == shape && preactivation.dtype() == grad.dtype(), "[linear_input_grad] expected preactivation ",
-            dtype_name(grad.dtype()), shape, ", got ", describe(preactivation));
+    require(preactivation.shape() == shape && preactivation.dtype() == grad.dtype(),
+            "[linear_input_grad] expected preactivation ", dtype_name(grad.dtype()), shape, ", got ",
+            describe(preactivation));
   return {{grad.dtype(), shape, {}, false}};
 }
 
 void execute_input_grad(const Launch& launch, Execution& run) {
-  const View &grad = launch.inputs[0], &weight = launch.inputs[1], &preactivation = launch.inputs[2], &out = launch.outputs[0];
+  const View &grad = launch.inputs[0], &weight = launch.inputs[1], &preactivation = launch.inputs[2],
+             &out = launch.outputs[0];
   const DType dtype = gemm_dtype(grad.dtype);
   const Matrix a = run.matrix(grad, leading_axes(grad), dtype), b = run.matrix(weight, 1, dtype);
   const GemmOutput c = gemm_output(run, out, leading_axes(out));
@@ -80,7 +82,8 @@ Tensors input_grad_gradient(GradContext& ctx) {
   Tensors grads(3);
   if (!grad.defined()) return grads;
   if (ctx.has_input(2))
-    fail(Status::unsupported, "[mlp] has no second derivative: call linear, gelu and linear one by one where it is needed");
+    fail(Status::unsupported,
+         "[mlp] has no second derivative: call linear, gelu and linear one by one where it is needed");
   if (ctx.needs(0)) grads[0] = linear({grad, ctx.input(1), {}, {}});
   if (ctx.needs(1)) grads[1] = weight_grad.many({ctx.input(0), grad}, {Attr::of_bool(false)})[0];
   return grads;
@@ -123,11 +126,13 @@ void check_weight_grad(const char* op, const Tensor& grad, const Tensor& x) {
 std::vector<TensorSpec> infer_weight_grad(const OpCall& call) {
   const Tensor &grad = call.inputs[0], &x = call.inputs[1];
   check_weight_grad("linear_weight_grad", grad, x);
-  return {{grad.dtype(), {grad.size(-1), x.size(-1)}, {}, false}, {grad.dtype(), {call.attrs.b(0) ? grad.size(-1) : 0}, {}, false}};
+  return {{grad.dtype(), {grad.size(-1), x.size(-1)}, {}, false},
+          {grad.dtype(), {call.attrs.b(0) ? grad.size(-1) : 0}, {}, false}};
 }
 
 void execute_weight_grad(const Launch& launch, Execution& run) {
-  weight_grad(run, launch.inputs[0], launch.inputs[1], launch.outputs[0], launch.attrs.b(0) ? launch.outputs[1] : View{}, false, false);
+  weight_grad(run, launch.inputs[0], launch.inputs[1], launch.outputs[0],
+              launch.attrs.b(0) ? launch.outputs[1] : View{}, false, false);
 }
 
 Tensors weight_grad_gradient(GradContext& ctx) {
@@ -135,7 +140,8 @@ Tensors weight_grad_gradient(GradContext& ctx) {
   const Tensor weight = ctx.grad_output(0), bias = ctx.attrs().b(0) ? ctx.grad_output(1) : Tensor{};
   Tensors grads(2);
   if (bias.defined() && !weight.defined())
-    fail(Status::unsupported, "[linear] has no second derivative through the bias gradient alone: differentiate the weight gradient too");
+    fail(Status::unsupported,
+         "[linear] has no second derivative through the bias gradient alone: differentiate the weight gradient too");
   if (!weight.defined()) return grads;
   if (ctx.needs(0)) grads[0] = linear({ctx.input(1), weight, bias, {}});
   if (ctx.needs(1)) grads[1] = input_grad({ctx.input(0), weight, {}}, {Attr::of_string("none")});
@@ -145,21 +151,23 @@ Tensors weight_grad_gradient(GradContext& ctx) {
 std::vector<TensorSpec> infer_weight_grad_in_place(const OpCall& call) {
   const Tensor &weight = call.inputs[0], &bias = call.inputs[1], &grad = call.inputs[2], &x = call.inputs[3];
   check_weight_grad("linear_weight_grad_", grad, x);
-  require(weight.shape() == Shape{grad.size(-1), x.size(-1)} && is_floating(weight.dtype()), "[linear_weight_grad_] expected weight_grad ",
-          Shape{grad.size(-1), x.size(-1)}, ", got ", describe(weight));
+  require(weight.shape() == Shape{grad.size(-1), x.size(-1)} && is_floating(weight.dtype()),
+          "[linear_weight_grad_] expected weight_grad ", Shape{grad.size(-1), x.size(-1)}, ", got ", describe(weight));
   if (bias.defined())
-    require(bias.shape() == Shape{grad.size(-1)} && is_floating(bias.dtype()), "[linear_weight_grad_] expected bias_grad ",
-            Shape{grad.size(-1)}, ", got ", describe(bias));
+    require(bias.shape() == Shape{grad.size(-1)} && is_floating(bias.dtype()),
+            "[linear_weight_grad_] expected bias_grad ", Shape{grad.size(-1)}, ", got ", describe(bias));
   return {};
 }
 
 void execute_weight_grad_in_place(const Launch& launch, Execution& run) {
-  weight_grad(run, launch.inputs[2], launch.inputs[3], launch.inputs[0], launch.inputs[1], launch.attrs.b(0), launch.attrs.b(1));
+  weight_grad(run, launch.inputs[2], launch.inputs[3], launch.inputs[0], launch.inputs[1], launch.attrs.b(0),
+              launch.attrs.b(1));
 }
 
 }  // namespace
 
-void layer_weight_gradients(GradContext& ctx, int weight, int bias, const Tensor& grad, const std::function<Tensor()>& x, Tensors& grads) {
+void layer_weight_gradients(GradContext& ctx, int weight, int bias, const Tensor& grad,
+                            const std::function<Tensor()>& x, Tensors& grads) {
   static const OpRef in_place{"linear_weight_grad_"}, fresh{"linear_weight_grad"};
   const bool wants_weight = ctx.needs(weight), wants_bias = ctx.has_input(bias) && ctx.needs(bias);
   if (!wants_weight && !wants_bias) return;
@@ -190,10 +198,13 @@ void register_linear(OperatorRegistry& registry) {
     Operator op;
     op.name = "linear";
     op.doc =
-        "x @ weight.T + bias + residual. x: [..., K], weight: [N, K], bias: [N] or none, residual: [..., N] or none; result: [..., N]. Any "
-        "floating dtype, the same for all; accumulates in float32 (float64 for float64). Bias and residual are added by the GEMM's epilogue.";
+        "x @ weight.T + bias + residual. x: [..., K], weight: [N, K], bias: [N] or none, residual: [..., N] or none; "
+        "result: [..., N]. Any "
+        "floating dtype, the same for all; accumulates in float32 (float64 for float64). Bias and residual are added "
+        "by the GEMM's epilogue.";
     op.category = "Neural network";
-    op.inputs = {{"x", Kind::required}, {"weight", Kind::required}, {"bias", Kind::optional}, {"residual", Kind::optional}};
+    op.inputs = {
+        {"x", Kind::required}, {"weight", Kind::required}, {"bias", Kind::optional}, {"residual", Kind::optional}};
     op.output_names = {"y"};
     op.infer = infer_linear;
     op.workspace = workspace_of<execute_linear>;
@@ -201,14 +212,16 @@ void register_linear(OperatorRegistry& registry) {
     op.gradient = linear_gradient;
     op.save_inputs = 0b11;
     op.decompose = decompose_linear;
-    op.grad_cases = {{{{5, 3}, {4, 3}}, {}, "normal"}, {{{2, 3, 5}, {1, 5}}, {}, "normal"}, {{{3}, {2, 3}}, {}, "normal"}};
+    op.grad_cases = {
+        {{{5, 3}, {4, 3}}, {}, "normal"}, {{{2, 3, 5}, {1, 5}}, {}, "normal"}, {{{3}, {2, 3}}, {}, "normal"}};
     registry.add(std::move(op));
   }
   {
     Operator op;
     op.name = "linear_input_grad";
     op.doc =
-        "Gradient of linear with respect to x: grad_output @ weight, times gelu'(preactivation) where that is given (the layer's input was "
+        "Gradient of linear with respect to x: grad_output @ weight, times gelu'(preactivation) where that is given "
+        "(the layer's input was "
         "gelu(preactivation)). grad_output: [..., N], weight: [N, K], preactivation and result: [..., K].";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required}, {"weight", Kind::required}, {"preactivation", Kind::optional}};
@@ -225,7 +238,8 @@ void register_linear(OperatorRegistry& registry) {
     Operator op;
     op.name = "linear_weight_grad";
     op.doc =
-        "Gradients of linear with respect to weight and bias: (grad_output^T @ x, sum of grad_output over all axes but the last). grad_output: "
+        "Gradients of linear with respect to weight and bias: (grad_output^T @ x, sum of grad_output over all axes but "
+        "the last). grad_output: "
         "[..., N], x: [..., K]; results: [N, K], and [N] or without `bias` [0].";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required}, {"x", Kind::required}};
@@ -243,9 +257,14 @@ void register_linear(OperatorRegistry& registry) {
   {
     Operator op;
     op.name = "linear_weight_grad_";
-    op.doc = "linear_weight_grad written into, or added to, the gradient buffers weight_grad [N, K] and bias_grad [N], by one GEMM.";
+    op.doc =
+        "linear_weight_grad written into, or added to, the gradient buffers weight_grad [N, K] and bias_grad [N], by "
+        "one GEMM.";
     op.category = "Gradients";
-    op.inputs = {{"weight_grad", Kind::required, true}, {"bias_grad", Kind::optional, true}, {"grad_output", Kind::required}, {"x", Kind::required}};
+    op.inputs = {{"weight_grad", Kind::required, true},
+                 {"bias_grad", Kind::optional, true},
+                 {"grad_output", Kind::required},
+                 {"x", Kind::required}};
     op.attrs = {{"accumulate_weight", AttrKind::boolean, Attr::of_bool(false), false, {}},
                 {"accumulate_bias", AttrKind::boolean, Attr::of_bool(false), false, {}}};
     op.num_outputs = 0;

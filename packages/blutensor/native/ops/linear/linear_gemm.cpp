@@ -9,7 +9,8 @@ GeluEpilogue GeluEpilogue::forward(const std::string& approximate, const View& p
 
 GeluEpilogue GeluEpilogue::gradient(const std::string& approximate, const View& preactivation) {
   if (!preactivation.defined()) return {};
-  return {approximate == "tanh" ? BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT : BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT, preactivation};
+  return {approximate == "tanh" ? BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT : BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT,
+          preactivation};
 }
 
 GemmOutput gemm_output(Execution& run, const View& view, int leading) {

@@ -20,8 +20,8 @@ std::vector<TensorSpec> infer_mlp(const OpCall& call) {
   const Tensor &w2 = in[kW2], &b2 = in[kB2];
   const DType dtype = in[kX].dtype();
   require_same_dtype("mlp", w2, "w2", dtype);
-  require(w2.rank() == 2 && w2.size(1) == hidden.back(), "[mlp] expected w2 of shape (N, ", hidden.back(), ") for w1 ", in[kW1].shape(), ", got ",
-          w2.shape());
+  require(w2.rank() == 2 && w2.size(1) == hidden.back(), "[mlp] expected w2 of shape (N, ", hidden.back(), ") for w1 ",
+          in[kW1].shape(), ", got ", w2.shape());
   if (b2.defined()) {
     require_same_dtype("mlp", b2, "b2", dtype);
     require(b2.shape() == Shape{w2.size(0)}, "[mlp] expected b2 of shape ", Shape{w2.size(0)}, ", got ", b2.shape());
@@ -76,9 +76,12 @@ void register_mlp(OperatorRegistry& registry) {
   Operator op;
   op.name = "mlp";
   op.doc =
-      "gelu(x @ w1.T + b1) @ w2.T + b2 + residual, and the pre-activation x @ w1.T + b1. x: [..., C], w1: [H, C], b1: [H] or none, w2: [N, H], b2: "
-      "[N] or none, residual: [..., N] or none; results: [..., N] and [..., H]. Any floating dtype, the same for all. approximate: 'tanh' or "
-      "'none' (erf), as in gelu. Bias, gelu, its gradient and the residual are done in the GEMMs' epilogues; backward recomputes gelu.";
+      "gelu(x @ w1.T + b1) @ w2.T + b2 + residual, and the pre-activation x @ w1.T + b1. x: [..., C], w1: [H, C], b1: "
+      "[H] or none, w2: [N, H], b2: "
+      "[N] or none, residual: [..., N] or none; results: [..., N] and [..., H]. Any floating dtype, the same for all. "
+      "approximate: 'tanh' or "
+      "'none' (erf), as in gelu. Bias, gelu, its gradient and the residual are done in the GEMMs' epilogues; backward "
+      "recomputes gelu.";
   op.category = "Neural network";
   op.inputs = {{"x", Kind::required},  {"w1", Kind::required}, {"b1", Kind::optional},
                {"w2", Kind::required}, {"b2", Kind::optional}, {"residual", Kind::optional}};
@@ -92,7 +95,8 @@ void register_mlp(OperatorRegistry& registry) {
   op.save_inputs = 1U << kX | 1U << kW1 | 1U << kW2;
   op.save_outputs = 0b10;
   op.decompose = decompose_mlp;
-  op.grad_cases = {{{{5, 3}, {7, 3}, {4, 7}}, {}, "normal"}, {{{2, 3, 3}, {5, 3}, {3, 5}}, {Attr::of_string("none")}, "normal"}};
+  op.grad_cases = {{{{5, 3}, {7, 3}, {4, 7}}, {}, "normal"},
+                   {{{2, 3, 3}, {5, 3}, {3, 5}}, {Attr::of_string("none")}, "normal"}};
   registry.add(std::move(op));
 }
 

@@ -41,7 +41,9 @@ struct Passes {
 };
 template <>
 struct Passes<float> {
-  static ExpSum<float> exponentiate(float* x, int64_t n) { return kernels().linear_cross_entropy.exponentiate_f32(x, n); }
+  static ExpSum<float> exponentiate(float* x, int64_t n) {
+    return kernels().linear_cross_entropy.exponentiate_f32(x, n);
+  }
   static void scale(float* x, int64_t n, float factor) { kernels().linear_cross_entropy.scale_f32(x, n, factor); }
 };
 
@@ -92,7 +94,9 @@ class Head {
 
   int64_t block_begin(int64_t block) const { return block * kBlockColumns; }
   int64_t block_size(int64_t block) const { return std::min(kBlockColumns, vocabulary_ - block_begin(block)); }
-  T* logits(int64_t row, int64_t block) const { return static_cast<T*>(logits_.data) + row * vocabulary_ + block_begin(block); }
+  T* logits(int64_t row, int64_t block) const {
+    return static_cast<T*>(logits_.data) + row * vocabulary_ + block_begin(block);
+  }
   int64_t target(int64_t row) const { return p_.targets[row_ + row]; }
 
   // ---------------------------------------------------------------- the GEMMs of columns [begin, begin + size) of the vocabulary
@@ -133,13 +137,15 @@ class Head {
     double max = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t b = 0; b < num_blocks_; ++b) max = std::max(max, static_cast<double>(sums[b].max));
     for (int64_t b = 0; b < num_blocks_; ++b) {
-      const double weight = sums[b].max == -std::numeric_limits<T>::infinity() ? 0 : std::exp(static_cast<double>(sums[b].max) - max);
+      const double weight =
+          sums[b].max == -std::numeric_limits<T>::infinity() ? 0 : std::exp(static_cast<double>(sums[b].max) - max);
       factors[b] = static_cast<T>(weight);
       // A block that is NaN throughout has max -inf: its sum still counts.
       sum += static_cast<double>(sums[b].sum) * (weight == 0 && std::isnan(sums[b].sum) ? 1 : weight);
     }
     losses_[row_ + row] = std::log(sum) + max - static_cast<double>(target_logits_[row]);
-    for (int64_t b = 0; b < num_blocks_; ++b) factors[b] = static_cast<T>(static_cast<double>(factors[b]) / sum) * grad_scale_;
+    for (int64_t b = 0; b < num_blocks_; ++b)
+      factors[b] = static_cast<T>(static_cast<double>(factors[b]) / sum) * grad_scale_;
   }
 
   void to_gradient(int64_t row, int64_t block) {
@@ -158,13 +164,14 @@ class Head {
   void run_whole() {
     run_.gemm(logits_gemm(0, vocabulary_));
     if (!run_.dry()) {
-      parallel_for(count_, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, vocabulary_)), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          for (int64_t b = 0; b < num_blocks_; ++b) exponentiate(row, b);
-          combine(row);
-          for (int64_t b = 0; b < num_blocks_ && wants_gradients(); ++b) to_gradient(row, b);
-        }
-      });
+      parallel_for(count_, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, vocabulary_)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t row = begin; row < end; ++row) {
+                       for (int64_t b = 0; b < num_blocks_; ++b) exponentiate(row, b);
+                       combine(row);
+                       for (int64_t b = 0; b < num_blocks_ && wants_gradients(); ++b) to_gradient(row, b);
+                     }
+                   });
     }
     if (wants_x()) run_.gemm(x_gemm(0, vocabulary_, p_.x_grad.row_block(row_, count_), false));
     if (wants_weight()) run_.gemm(weight_gemm(0, vocabulary_));
@@ -180,17 +187,20 @@ class Head {
       args.num_threads = 1;
       return gemm_workspace(args);
     };
-    const int64_t size = std::min(kBlockColumns, vocabulary_), rest = block_size(num_blocks_ - 1), last = rows_ - (rows_ - 1) / chunk_rows_ * chunk_rows_;
+    const int64_t size = std::min(kBlockColumns, vocabulary_), rest = block_size(num_blocks_ - 1),
+                  last = rows_ - (rows_ - 1) / chunk_rows_ * chunk_rows_;
     for (const int64_t rows : {count_, last}) {
       for (const int64_t columns : {size, rest}) {
         count_ = rows;
         scratch_bytes_ = std::max(scratch_bytes_, bytes(logits_gemm(0, columns)));
         row_ = 1;  // accumulating
         if (wants_weight()) scratch_bytes_ = std::max(scratch_bytes_, bytes(weight_gemm(0, columns)));
-        if (wants_x()) scratch_bytes_ = std::max(scratch_bytes_, bytes(x_gemm(0, columns, partial_.row_block(0, rows), true)));
+        if (wants_x())
+          scratch_bytes_ = std::max(scratch_bytes_, bytes(x_gemm(0, columns, partial_.row_block(0, rows), true)));
         row_ = 0;
         if (wants_weight()) scratch_bytes_ = std::max(scratch_bytes_, bytes(weight_gemm(0, columns)));
-        if (wants_x()) scratch_bytes_ = std::max(scratch_bytes_, bytes(x_gemm(0, columns, partial_.row_block(0, rows), false)));
+        if (wants_x())
+          scratch_bytes_ = std::max(scratch_bytes_, bytes(x_gemm(0, columns, partial_.row_block(0, rows), false)));
       }
     }
     scratch_bytes_ = (scratch_bytes_ + 63) / 64 * 64;
@@ -206,23 +216,31 @@ class Head {
 
   void run_blocked() {
     if (run_.dry()) return;
-    parallel_for_threads(num_blocks_, 1, [&](int64_t block, int64_t, int32_t thread) {
-      gemm_on_thread(logits_gemm(block_begin(block), block_size(block)), thread);
-      for (int64_t row = 0; row < count_; ++row) exponentiate(row, block);
-    }, threads_);
+    parallel_for_threads(
+        num_blocks_, 1,
+        [&](int64_t block, int64_t, int32_t thread) {
+          gemm_on_thread(logits_gemm(block_begin(block), block_size(block)), thread);
+          for (int64_t row = 0; row < count_; ++row) exponentiate(row, block);
+        },
+        threads_);
     parallel_for(count_, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) combine(row);
     });
     if (!wants_gradients()) return;
-    parallel_for_threads(kGroups, 1, [&](int64_t group, int64_t, int32_t thread) {
-      const int64_t first = num_blocks_ * group / kGroups, end = num_blocks_ * (group + 1) / kGroups;
-      for (int64_t block = first; block < end; ++block) {
-        const int64_t begin = block_begin(block), size = block_size(block);
-        for (int64_t row = 0; row < count_; ++row) to_gradient(row, block);
-        if (wants_weight()) gemm_on_thread(weight_gemm(begin, size), thread);
-        if (wants_x()) gemm_on_thread(x_gemm(begin, size, partial_.row_block(group * chunk_rows_, count_), block > first), thread);
-      }
-    }, threads_);
+    parallel_for_threads(
+        kGroups, 1,
+        [&](int64_t group, int64_t, int32_t thread) {
+          const int64_t first = num_blocks_ * group / kGroups, end = num_blocks_ * (group + 1) / kGroups;
+          for (int64_t block = first; block < end; ++block) {
+            const int64_t begin = block_begin(block), size = block_size(block);
+            for (int64_t row = 0; row < count_; ++row) to_gradient(row, block);
+            if (wants_weight()) gemm_on_thread(weight_gemm(begin, size), thread);
+            if (wants_x())
+              gemm_on_thread(x_gemm(begin, size, partial_.row_block(group * chunk_rows_, count_), block > first),
+                             thread);
+          }
+        },
+        threads_);
     if (wants_x()) add_groups();
   }
 
@@ -254,17 +272,17 @@ class Head {
   int64_t rows_, vocabulary_, channels_;
   int64_t chunk_rows_ = 0, num_blocks_ = 0;
   bool blocked_ = false;
-  Matrix logits_;                   // [chunk_rows, V]
-  ExpSum<T>* sums_ = nullptr;       // [chunk_rows, num_blocks]
-  T* factors_ = nullptr;            // [chunk_rows, num_blocks]
-  T* target_logits_ = nullptr;      // [chunk_rows]
-  double* losses_ = nullptr;        // [N]
-  Matrix partial_;                  // [kGroups * chunk_rows, C]
+  Matrix logits_;               // [chunk_rows, V]
+  ExpSum<T>* sums_ = nullptr;   // [chunk_rows, num_blocks]
+  T* factors_ = nullptr;        // [chunk_rows, num_blocks]
+  T* target_logits_ = nullptr;  // [chunk_rows]
+  double* losses_ = nullptr;    // [N]
+  Matrix partial_;              // [kGroups * chunk_rows, C]
   char* scratch_ = nullptr;
-  size_t scratch_bytes_ = 0;        // of one thread
+  size_t scratch_bytes_ = 0;  // of one thread
   int32_t threads_ = 1;
   T grad_scale_ = 1;
-  int64_t row_ = 0, count_ = 0;     // the chunk at work
+  int64_t row_ = 0, count_ = 0;  // the chunk at work
 };
 
 }  // namespace

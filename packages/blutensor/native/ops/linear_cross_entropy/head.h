@@ -6,13 +6,13 @@
 namespace blutensor {
 
 struct HeadProblem {
-  Matrix x;                 // [N, C], float32 or float64
-  Matrix weight;            // [V, C], likewise
-  const int64_t* targets;   // [N]; negative: ignored
-  bool mean = false;        // divide by the number of targets that count
-  void* loss = nullptr;     // 0-d
-  Matrix x_grad;            // [N, C], rows contiguous; rows 0: not wanted
-  Matrix weight_grad;       // [V, C], likewise
+  Matrix x;                // [N, C], float32 or float64
+  Matrix weight;           // [V, C], likewise
+  const int64_t* targets;  // [N]; negative: ignored
+  bool mean = false;       // divide by the number of targets that count
+  void* loss = nullptr;    // 0-d
+  Matrix x_grad;           // [N, C], rows contiguous; rows 0: not wanted
+  Matrix weight_grad;      // [V, C], likewise
 };
 
 // Loss, and the gradients that are wanted for an upstream gradient of 1.

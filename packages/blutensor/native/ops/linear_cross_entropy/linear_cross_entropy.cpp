@@ -23,14 +23,16 @@ std::vector<TensorSpec> infer_head(const OpCall& call) {
   const Tensor &x = call.inputs[0], &weight = call.inputs[1], &targets = call.inputs[2];
   const char* op = "[linear_cross_entropy] ";
   require_type(is_floating(x.dtype()), op, "expected floating-point x, got ", describe(x));
-  require_type(weight.dtype() == x.dtype(), op, "expected weight of dtype ", dtype_name(x.dtype()), " like x, got ", describe(weight));
-  require_type(targets.dtype() == DType::int32 || targets.dtype() == DType::int64, op, "expected targets of dtype int32 or int64, got ",
-               describe(targets), ": use astype");
-  require(x.rank() >= 1 && weight.rank() == 2 && weight.size(1) == x.size(-1), op, "expected x [..., C] and weight (V, C), got ", x.shape(), " and ",
-          weight.shape());
+  require_type(weight.dtype() == x.dtype(), op, "expected weight of dtype ", dtype_name(x.dtype()), " like x, got ",
+               describe(weight));
+  require_type(targets.dtype() == DType::int32 || targets.dtype() == DType::int64, op,
+               "expected targets of dtype int32 or int64, got ", describe(targets), ": use astype");
+  require(x.rank() >= 1 && weight.rank() == 2 && weight.size(1) == x.size(-1), op,
+          "expected x [..., C] and weight (V, C), got ", x.shape(), " and ", weight.shape());
   Shape leading;
   for (int i = 0; i + 1 < x.rank(); ++i) leading.push_back(x.size(i));
-  require(targets.shape() == leading, op, "expected targets of shape ", leading, " for x ", x.shape(), ", got ", targets.shape());
+  require(targets.shape() == leading, op, "expected targets of shape ", leading, " for x ", x.shape(), ", got ",
+          targets.shape());
   const auto gradient = [&](size_t attr, const Tensor& of) {
     return TensorSpec{x.dtype(), call.attrs.b(attr) ? of.shape() : Shape{0}, {}, false};
   };
@@ -53,8 +55,8 @@ void read_targets(const View& targets, int64_t num_classes, int64_t ignore_index
     if (out[n] == ignore_index) {
       out[n] = -1;
     } else if (out[n] < 0 || out[n] >= num_classes) {
-      fail(Status::index, "[linear_cross_entropy] expected targets from 0 to ", num_classes - 1, " or ignore_index ", ignore_index, ", got ", out[n],
-           " at position ", n, " of targets ", targets.shape);
+      fail(Status::index, "[linear_cross_entropy] expected targets from 0 to ", num_classes - 1, " or ignore_index ",
+           ignore_index, ", got ", out[n], " at position ", n, " of targets ", targets.shape);
     }
   }
 }
@@ -89,7 +91,8 @@ Tensors head_gradient(GradContext& ctx) {
   static const OpRef scaled{"linear_cross_entropy_scale"}, in_place{"linear_cross_entropy_scale_"};
   Tensors grads(3);
   if (ctx.grad_output(1).defined() || ctx.grad_output(2).defined())
-    fail(Status::unsupported, "[linear_cross_entropy] has no second derivative: use linear and cross_entropy where it is needed");
+    fail(Status::unsupported,
+         "[linear_cross_entropy] has no second derivative: use linear and cross_entropy where it is needed");
   const Tensor upstream = ctx.grad_output(0);
   if (!upstream.defined()) return grads;
   for (const int i : {0, 1}) {
@@ -112,7 +115,8 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
   static const OpRef linear{"linear"}, cross_entropy{"cross_entropy"}, reshape{"reshape"}, full{"full"};
   const Tensor logits = linear({in[0], in[1], {}, {}});
   const Tensor flat = reshape({logits}, {Attr::of_ints({in[2].numel(), in[1].size(0)})});
-  const Tensor loss = cross_entropy({flat, reshape({in[2]}, {Attr::of_ints({in[2].numel()})})}, {attrs[kIgnoreIndex], attrs[kReduction]});
+  const Tensor loss = cross_entropy({flat, reshape({in[2]}, {Attr::of_ints({in[2].numel()})})},
+                                    {attrs[kIgnoreIndex], attrs[kReduction]});
   const Tensor none = full({}, {Attr::of_ints({0}), Attr::of_float(0), Attr::of_dtype(in[0].dtype())});
   return {loss, none, none};
 }
@@ -120,8 +124,8 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
 // ---------------------------------------------------------------- the saved gradient times the upstream gradient
 
 std::vector<TensorSpec> check_scale(const char* op, const Tensor& gradient, const Tensor& scale) {
-  require_type(is_floating(gradient.dtype()) && is_floating(scale.dtype()), "[", op, "] expected floating-point tensors, got ", describe(gradient),
-               " and ", describe(scale));
+  require_type(is_floating(gradient.dtype()) && is_floating(scale.dtype()), "[", op,
+               "] expected floating-point tensors, got ", describe(gradient), " and ", describe(scale));
   require(scale.numel() == 1, "[", op, "] expected a 0-d scale, got ", describe(scale));
   return {{gradient.dtype(), gradient.shape(), {}, false}};
 }
@@ -130,7 +134,8 @@ void scale_into(const View& source, const View& scale_view, const View& target, 
   const DType dtype = accumulation_dtype(source.dtype);
   const void* from = run.contiguous(source, dtype);
   const bool direct = target.dtype == dtype && target.contiguous();
-  const Matrix to = direct ? Matrix{target.data, dtype, 1, target.numel(), target.numel(), 1} : run.scratch(1, target.numel(), dtype);
+  const Matrix to =
+      direct ? Matrix{target.data, dtype, 1, target.numel(), target.numel(), 1} : run.scratch(1, target.numel(), dtype);
   if (run.dry()) return;
   const double scale = visit_floating(scale_view.dtype, "linear_cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -138,15 +143,19 @@ void scale_into(const View& source, const View& scale_view, const View& target, 
   });
   parallel_for(to.cols, kElementwiseGrain, [&](int64_t begin, int64_t end) {
     if (dtype == DType::float32)
-      kernels().linear_cross_entropy.store_scaled_f32(static_cast<float*>(to.data) + begin, static_cast<const float*>(from) + begin, end - begin,
+      kernels().linear_cross_entropy.store_scaled_f32(static_cast<float*>(to.data) + begin,
+                                                      static_cast<const float*>(from) + begin, end - begin,
                                                       static_cast<float>(scale), direct && accumulate);
     else
-      store_scaled_reference(static_cast<double*>(to.data) + begin, static_cast<const double*>(from) + begin, end - begin, scale, direct && accumulate);
+      store_scaled_reference(static_cast<double*>(to.data) + begin, static_cast<const double*>(from) + begin,
+                             end - begin, scale, direct && accumulate);
   });
   if (!direct) run.store(to, target, accumulate);
 }
 
-void execute_scale(const Launch& launch, Execution& run) { scale_into(launch.inputs[0], launch.inputs[1], launch.outputs[0], false, run); }
+void execute_scale(const Launch& launch, Execution& run) {
+  scale_into(launch.inputs[0], launch.inputs[1], launch.outputs[0], false, run);
+}
 void execute_scale_in_place(const Launch& launch, Execution& run) {
   scale_into(launch.inputs[1], launch.inputs[2], launch.inputs[0], launch.attrs.b(0), run);
 }
@@ -155,14 +164,19 @@ void execute_scale_in_place(const Launch& launch, Execution& run) {
 
 void register_linear_cross_entropy(OperatorRegistry& registry) {
   using Kind = InputSpec::Kind;
-  const auto boolean = [](const char* name) { return AttrSpec{name, AttrKind::boolean, Attr::of_bool(false), false, {}}; };
+  const auto boolean = [](const char* name) {
+    return AttrSpec{name, AttrKind::boolean, Attr::of_bool(false), false, {}};
+  };
   {
     Operator op;
     op.name = "linear_cross_entropy";
     op.doc =
-        "cross_entropy(x @ weight.T, targets) without holding the logits. x: [..., C], weight: [V, C], any floating dtype; targets: int32 or int64 "
-        "[...], from 0 to V - 1 or ignore_index; result: 0-d loss in float32 (float64 for float64), the sum over the targets that count, or their mean "
-        "(NaN when none counts). compute_x_grad and compute_weight_grad say which gradients backward will need: they are computed at once and are the "
+        "cross_entropy(x @ weight.T, targets) without holding the logits. x: [..., C], weight: [V, C], any floating "
+        "dtype; targets: int32 or int64 "
+        "[...], from 0 to V - 1 or ignore_index; result: 0-d loss in float32 (float64 for float64), the sum over the "
+        "targets that count, or their mean "
+        "(NaN when none counts). compute_x_grad and compute_weight_grad say which gradients backward will need: they "
+        "are computed at once and are the "
         "other two results, of shape (0,) where not asked for.";
     op.category = "Neural network";
     op.inputs = {{"x", Kind::required}, {"weight", Kind::required}, {"targets", Kind::required}};
@@ -183,11 +197,15 @@ void register_linear_cross_entropy(OperatorRegistry& registry) {
   {
     Operator op;
     op.name = "linear_cross_entropy_scale";
-    op.doc = "gradient * scale, scale 0-d: a gradient that linear_cross_entropy saved, for the upstream gradient of its loss.";
+    op.doc =
+        "gradient * scale, scale 0-d: a gradient that linear_cross_entropy saved, for the upstream gradient of its "
+        "loss.";
     op.category = "Gradients";
     op.inputs = {{"gradient", Kind::required}, {"scale", Kind::required}};
     op.output_names = {"scaled"};
-    op.infer = [](const OpCall& call) { return check_scale("linear_cross_entropy_scale", call.inputs[0], call.inputs[1]); };
+    op.infer = [](const OpCall& call) {
+      return check_scale("linear_cross_entropy_scale", call.inputs[0], call.inputs[1]);
+    };
     op.workspace = workspace_of<execute_scale>;
     op.launch_cpu = launch_of<execute_scale>;
     op.is_public = false;
@@ -204,7 +222,8 @@ void register_linear_cross_entropy(OperatorRegistry& registry) {
     op.infer = [](const OpCall& call) -> std::vector<TensorSpec> {
       check_scale("linear_cross_entropy_scale_", call.inputs[1], call.inputs[2]);
       require(call.inputs[0].shape() == call.inputs[1].shape() && is_floating(call.inputs[0].dtype()),
-              "[linear_cross_entropy_scale_] expected target like ", describe(call.inputs[1]), ", got ", describe(call.inputs[0]));
+              "[linear_cross_entropy_scale_] expected target like ", describe(call.inputs[1]), ", got ",
+              describe(call.inputs[0]));
       return {};
     };
     op.workspace = workspace_of<execute_scale_in_place>;

@@ -18,7 +18,8 @@ inline float largest(const float* x, int64_t n) {
   F m[4] = {lowest, lowest, lowest, lowest};
   int64_t j = 0;
   for (; j + 4 * simd::kLanes <= n; j += 4 * simd::kLanes)
-    for (int u = 0; u < 4; ++u) m[u] = simd::max(simd::load(x + j + u * simd::kLanes), m[u]);  // NaN is dropped here, exp brings it back
+    for (int u = 0; u < 4; ++u)
+      m[u] = simd::max(simd::load(x + j + u * simd::kLanes), m[u]);  // NaN is dropped here, exp brings it back
   for (; j + simd::kLanes <= n; j += simd::kLanes) m[0] = simd::max(simd::load(x + j), m[0]);
   if (j < n) m[1] = simd::max(load_first_or(x + j, n - j, lowest), m[1]);
   return max_lanes(simd::max(simd::max(m[0], m[1]), simd::max(m[2], m[3])));

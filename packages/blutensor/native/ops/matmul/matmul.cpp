@@ -31,12 +31,14 @@ Shape batch_shape(const Shape& shape) {
 
 std::vector<TensorSpec> infer_matmul(const OpCall& call) {
   const Tensor &a = call.inputs[0], &b = call.inputs[1];
-  require(a.rank() >= 1 && b.rank() >= 1, "[matmul] expected operands of at least 1 axis, got ", describe(a), " and ", describe(b), ": use multiply");
-  require_type(a.dtype() == b.dtype(), "[matmul] expected operands of one dtype, got ", describe(a), " and ", describe(b), ": use astype");
+  require(a.rank() >= 1 && b.rank() >= 1, "[matmul] expected operands of at least 1 axis, got ", describe(a), " and ",
+          describe(b), ": use multiply");
+  require_type(a.dtype() == b.dtype(), "[matmul] expected operands of one dtype, got ", describe(a), " and ",
+               describe(b), ": use astype");
   require_type(a.dtype() != DType::boolean, "[matmul] expected numbers, got ", describe(a), ": use astype");
   const int64_t k = a.size(-1), other = b.size(b.rank() > 1 ? -2 : -1);
-  require(k == other, "[matmul] expected the last axis of a to match ", b.rank() > 1 ? "the second-to-last" : "the only", " axis of b, got ",
-          a.shape(), " and ", b.shape());
+  require(k == other, "[matmul] expected the last axis of a to match ",
+          b.rank() > 1 ? "the second-to-last" : "the only", " axis of b, got ", a.shape(), " and ", b.shape());
   Shape shape = broadcast_shapes(batch_shape(a.shape()), batch_shape(b.shape()), "matmul");
   if (a.rank() > 1) shape.push_back(a.size(-2));
   if (b.rank() > 1) shape.push_back(b.size(-1));
@@ -65,7 +67,12 @@ bool regular_stride(const Shape& batch, const Strides& strides, int64_t* stride)
 
 Matrix matrix_axes(const View& view) {
   const int rank = view.rank();
-  return {view.data, view.dtype, view.shape[rank - 2], view.shape[rank - 1], view.strides[rank - 2], view.strides[rank - 1]};
+  return {view.data,
+          view.dtype,
+          view.shape[rank - 2],
+          view.shape[rank - 1],
+          view.strides[rank - 2],
+          view.strides[rank - 1]};
 }
 
 // Pointers to the matrices of every batch.
@@ -107,12 +114,14 @@ void product(Execution& run, const View& a, const View& b, const Matrix& c, cons
   if (count == 0 || m == 0 || n == 0) return;
   const Strides a_strides = batch_strides(a, batch), b_strides = batch_strides(b, batch);
   int64_t a_stride = 0, b_stride = 0;
-  const bool a_regular = regular_stride(batch, a_strides, &a_stride), b_regular = regular_stride(batch, b_strides, &b_stride);
+  const bool a_regular = regular_stride(batch, a_strides, &a_stride),
+             b_regular = regular_stride(batch, b_strides, &b_stride);
   blublas_gemm_args args = make_gemm(left, right, {c.data, c.dtype, m, n, n, 1});
   if (b_regular && b_stride == 0 && a_regular && (m == 1 || count == 1 || a_stride == m * left.row_stride)) {
     const int64_t row_stride = m == 1 ? a_stride : left.row_stride;
-    args = make_gemm({left.data, left.dtype, count * m, left.cols, count * m == 1 ? left.cols : row_stride, left.col_stride}, right,
-                     {c.data, c.dtype, count * m, n, n, 1});
+    args = make_gemm(
+        {left.data, left.dtype, count * m, left.cols, count * m == 1 ? left.cols : row_stride, left.col_stride}, right,
+        {c.data, c.dtype, count * m, n, n, 1});
   } else {
     args.batch = count;
     args.a.batch_stride = a_stride;
@@ -133,23 +142,24 @@ void integer_product(const View& a, const View& b, const View& c, const Shape& b
   const Strides a_strides = batch_strides(a, batch), b_strides = batch_strides(b, batch);
   const int64_t m = left.rows, n = right.cols, k = left.cols;
   using Unsigned = std::make_unsigned_t<T>;
-  parallel_for(num_elements(batch) * m, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, n * k)), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      int64_t rest = row / m, a_at = row % m * left.row_stride, b_at = 0;
-      for (int axis = batch.size() - 1; axis >= 0; --axis) {
-        a_at += rest % batch[axis] * a_strides[axis];
-        b_at += rest % batch[axis] * b_strides[axis];
-        rest /= batch[axis];
-      }
-      for (int64_t j = 0; j < n; ++j) {
-        uint64_t sum = 0;
-        for (int64_t i = 0; i < k; ++i)
-          sum += static_cast<uint64_t>(a.ptr<T>()[a_at + i * left.col_stride]) *
-                 static_cast<uint64_t>(b.ptr<T>()[b_at + i * right.row_stride + j * right.col_stride]);
-        c.ptr<T>()[row * n + j] = static_cast<T>(static_cast<Unsigned>(sum));
-      }
-    }
-  });
+  parallel_for(num_elements(batch) * m, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, n * k)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t row = begin; row < end; ++row) {
+                   int64_t rest = row / m, a_at = row % m * left.row_stride, b_at = 0;
+                   for (int axis = batch.size() - 1; axis >= 0; --axis) {
+                     a_at += rest % batch[axis] * a_strides[axis];
+                     b_at += rest % batch[axis] * b_strides[axis];
+                     rest /= batch[axis];
+                   }
+                   for (int64_t j = 0; j < n; ++j) {
+                     uint64_t sum = 0;
+                     for (int64_t i = 0; i < k; ++i)
+                       sum += static_cast<uint64_t>(a.ptr<T>()[a_at + i * left.col_stride]) *
+                              static_cast<uint64_t>(b.ptr<T>()[b_at + i * right.row_stride + j * right.col_stride]);
+                     c.ptr<T>()[row * n + j] = static_cast<T>(static_cast<Unsigned>(sum));
+                   }
+                 }
+               });
 }
 
 void execute_matmul(const Launch& launch, Execution& run) {
@@ -238,8 +248,10 @@ void register_matmul(OperatorRegistry& registry) {
   Operator op;
   op.name = "matmul";
   op.doc =
-      "Matrix product, as in the array API standard. a: [..., M, K] or [K], b: [..., K, N] or [K]; the leading axes broadcast; result: [..., M, N] "
-      "without the axis of an operand that was a vector. One dtype for both: floating (16-bit floats accumulate in float32) or integer (wraps around).";
+      "Matrix product, as in the array API standard. a: [..., M, K] or [K], b: [..., K, N] or [K]; the leading axes "
+      "broadcast; result: [..., M, N] "
+      "without the axis of an operand that was a vector. One dtype for both: floating (16-bit floats accumulate in "
+      "float32) or integer (wraps around).";
   op.category = "Linear algebra";
   op.inputs = {{"a", InputSpec::Kind::required}, {"b", InputSpec::Kind::required}};
   op.output_names = {"c"};
@@ -248,8 +260,8 @@ void register_matmul(OperatorRegistry& registry) {
   op.launch_cpu = launch_of<execute_matmul>;
   op.gradient = matmul_gradient;
   op.save_inputs = 0b11;
-  op.grad_cases = {{{{3, 4}, {4, 5}}, {}, "normal"},     {{{4}, {4}}, {}, "normal"},
-                   {{{4}, {2, 4, 3}}, {}, "normal"},     {{{2, 3, 4}, {4}}, {}, "normal"},
+  op.grad_cases = {{{{3, 4}, {4, 5}}, {}, "normal"},          {{{4}, {4}}, {}, "normal"},
+                   {{{4}, {2, 4, 3}}, {}, "normal"},          {{{2, 3, 4}, {4}}, {}, "normal"},
                    {{{2, 1, 3, 4}, {3, 4, 2}}, {}, "normal"}, {{{2, 3, 4}, {4, 2}}, {}, "normal"}};
   registry.add(std::move(op));
 }

@@ -123,7 +123,8 @@ void* Execution::take(size_t bytes) {
 
 int32_t Execution::take_per_thread(size_t bytes, char** scratch) {
   int32_t threads = blublas_num_threads();
-  if (!dry_ && bytes) threads = static_cast<int32_t>(std::clamp<size_t>((bytes_ - used_) / bytes, 1, static_cast<size_t>(threads)));
+  if (!dry_ && bytes)
+    threads = static_cast<int32_t>(std::clamp<size_t>((bytes_ - used_) / bytes, 1, static_cast<size_t>(threads)));
   *scratch = static_cast<char*>(take(bytes * static_cast<size_t>(threads)));
   return threads;
 }
@@ -173,10 +174,14 @@ void Execution::store(const Matrix& from, const View& to, bool accumulate) {
 void copy_to_contiguous(const View& source, void* to, DType dtype) {
   if (source.dtype == dtype) {
     switch (dtype_size(dtype)) {  // bits, whatever they mean
-      case 8: return copy_rows<int64_t>(source, static_cast<int64_t*>(to));
-      case 4: return copy_rows<int32_t>(source, static_cast<int32_t*>(to));
-      case 2: return copy_rows<uint16_t>(source, static_cast<uint16_t*>(to));
-      default: return copy_rows<uint8_t>(source, static_cast<uint8_t*>(to));
+      case 8:
+        return copy_rows<int64_t>(source, static_cast<int64_t*>(to));
+      case 4:
+        return copy_rows<int32_t>(source, static_cast<int32_t*>(to));
+      case 2:
+        return copy_rows<uint16_t>(source, static_cast<uint16_t*>(to));
+      default:
+        return copy_rows<uint8_t>(source, static_cast<uint8_t*>(to));
     }
   }
   visit_floating(source.dtype, "copy", [&](auto from_tag) {

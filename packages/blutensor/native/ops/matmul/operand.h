@@ -35,7 +35,8 @@ bool as_matrix(const View& view, int leading, Matrix* matrix);
 class Execution {
  public:
   Execution() = default;  // dry
-  explicit Execution(const Launch& launch) : base_(static_cast<char*>(launch.workspace)), bytes_(launch.workspace_bytes), dry_(false) {}
+  explicit Execution(const Launch& launch)
+      : base_(static_cast<char*>(launch.workspace)), bytes_(launch.workspace_bytes), dry_(false) {}
 
   bool dry() const { return dry_; }
   size_t peak_bytes() const { return peak_; }

@@ -31,7 +31,8 @@ double read_scalar(const View& view, double absent) {
 }
 
 void check_scalar(const char* op, const Tensor& tensor, const char* name) {
-  if (tensor.defined()) require(tensor.numel() == 1, "[", op, "] expected '", name, "' to be a 0-d tensor, got ", describe(tensor));
+  if (tensor.defined())
+    require(tensor.numel() == 1, "[", op, "] expected '", name, "' to be a 0-d tensor, got ", describe(tensor));
 }
 
 // All lists alike: floating (float32 or float64), each tensor of the shape and dtype of its parameter.
@@ -39,12 +40,12 @@ void check_lists(const char* op, const OpCall& call, size_t fixed, size_t num_li
   const auto length = static_cast<size_t>(call.list_length);
   for (size_t i = 0; i < length; ++i) {
     const Tensor& param = call.inputs[fixed + i];
-    require_type(param.dtype() == DType::float32 || param.dtype() == DType::float64, "[", op, "] expected float32 or float64 parameters, got ",
-                 describe(param), " at position ", i);
+    require_type(param.dtype() == DType::float32 || param.dtype() == DType::float64, "[", op,
+                 "] expected float32 or float64 parameters, got ", describe(param), " at position ", i);
     for (size_t list = 1; list < num_lists; ++list) {
       const Tensor& other = call.inputs[fixed + list * length + i];
-      require(other.shape() == param.shape() && other.dtype() == param.dtype(), "[", op, "] expected ", names[list], "[", i, "] like its parameter ",
-              describe(param), ", got ", describe(other));
+      require(other.shape() == param.shape() && other.dtype() == param.dtype(), "[", op, "] expected ", names[list],
+              "[", i, "] like its parameter ", describe(param), ", got ", describe(other));
     }
   }
 }
@@ -52,7 +53,8 @@ void check_lists(const char* op, const OpCall& call, size_t fixed, size_t num_li
 // Chunks of kChunk elements over a list of tensors.
 class Chunks {
  public:
-  Chunks(Execution& run, std::span<const View> tensors) : starts_(run.take<int64_t>(static_cast<int64_t>(tensors.size()) + 1)), tensors_(tensors) {
+  Chunks(Execution& run, std::span<const View> tensors)
+      : starts_(run.take<int64_t>(static_cast<int64_t>(tensors.size()) + 1)), tensors_(tensors) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (starts_) starts_[i] = count_;
       count_ += (tensors[i].numel() + kChunk - 1) / kChunk;
@@ -66,7 +68,8 @@ class Chunks {
   void for_each(const Body& body) const {
     parallel_for(count_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
-        const auto tensor = static_cast<size_t>(std::upper_bound(starts_, starts_ + tensors_.size(), chunk) - starts_ - 1);
+        const auto tensor =
+            static_cast<size_t>(std::upper_bound(starts_, starts_ + tensors_.size(), chunk) - starts_ - 1);
         const int64_t first = (chunk - starts_[tensor]) * kChunk;
         body(tensor, first, std::min(kChunk, tensors_[tensor].numel() - first), chunk);
       }
@@ -82,7 +85,8 @@ class Chunks {
 // The memory of list tensors, contiguous; copies of those that are not go back with write_back().
 class ContiguousLists {
  public:
-  ContiguousLists(Execution& run, std::span<const View> tensors) : run_(run), tensors_(tensors), data_(run.take<void*>(static_cast<int64_t>(tensors.size()))) {
+  ContiguousLists(Execution& run, std::span<const View> tensors)
+      : run_(run), tensors_(tensors), data_(run.take<void*>(static_cast<int64_t>(tensors.size()))) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       void* data = run.contiguous(tensors[i], tensors[i].dtype);
       if (data_) data_[i] = data;
@@ -94,7 +98,8 @@ class ContiguousLists {
   }
   void write_back(size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i)
-      if (!run_.dry() && data_[i] != tensors_[i].data) store_contiguous(data_[i], tensors_[i].dtype, tensors_[i], false);
+      if (!run_.dry() && data_[i] != tensors_[i].data)
+        store_contiguous(data_[i], tensors_[i].dtype, tensors_[i], false);
   }
 
  private:
@@ -115,8 +120,8 @@ std::vector<TensorSpec> infer_adamw(const OpCall& call) {
   check_scalar("adamw_", call.inputs[kGradScale], "grad_scale");
   check_scalar("adamw_", call.inputs[kSkip], "skip");
   for (const size_t beta : {kBeta1, kBeta2})
-    require(call.attrs.f(beta) >= 0 && call.attrs.f(beta) < 1, "[adamw_] expected betas from 0 to below 1, got ", call.attrs.f(kBeta1), " and ",
-            call.attrs.f(kBeta2));
+    require(call.attrs.f(beta) >= 0 && call.attrs.f(beta) < 1, "[adamw_] expected betas from 0 to below 1, got ",
+            call.attrs.f(kBeta1), " and ", call.attrs.f(kBeta2));
   require(call.attrs.f(kEps) >= 0, "[adamw_] expected eps of at least 0, got ", call.attrs.f(kEps));
   check_lists("adamw_", call, kAdamwFixed, 4, kNames);
   return {};
@@ -150,11 +155,13 @@ void execute_adamw(const Launch& launch, Execution& run) {
   const auto step64 = adamw_step<double>(launch);
   chunks.for_each([&](size_t i, int64_t first, int64_t count, int64_t) {
     if (params[i].dtype == DType::float32)
-      kernels().optimizer.adamw_f32(data.ptr<float>(i) + first, data.ptr<float>(length + i) + first, data.ptr<float>(2 * length + i) + first,
-                                    data.ptr<float>(3 * length + i) + first, count, step);
+      kernels().optimizer.adamw_f32(data.ptr<float>(i) + first, data.ptr<float>(length + i) + first,
+                                    data.ptr<float>(2 * length + i) + first, data.ptr<float>(3 * length + i) + first,
+                                    count, step);
     else
-      adamw_reference<double>(data.ptr<double>(i) + first, data.ptr<double>(length + i) + first, data.ptr<double>(2 * length + i) + first,
-                              data.ptr<double>(3 * length + i) + first, count, step64);
+      adamw_reference<double>(data.ptr<double>(i) + first, data.ptr<double>(length + i) + first,
+                              data.ptr<double>(2 * length + i) + first, data.ptr<double>(3 * length + i) + first, count,
+                              step64);
   });
   data.write_back(0, length);
   data.write_back(2 * length, 4 * length);
@@ -176,11 +183,12 @@ std::vector<TensorSpec> infer_sgd(const OpCall& call, const char* op, size_t num
 
 template <class T>
 SgdStep<T> sgd_step(const Launch& launch, double momentum, bool nesterov, double weight_decay) {
-  return {static_cast<T>(read_scalar(launch.inputs[kSgdGradScale], 1)), static_cast<T>(weight_decay), static_cast<T>(momentum),
-          static_cast<T>(read_scalar(launch.inputs[kSgdLr], 0)), nesterov};
+  return {static_cast<T>(read_scalar(launch.inputs[kSgdGradScale], 1)), static_cast<T>(weight_decay),
+          static_cast<T>(momentum), static_cast<T>(read_scalar(launch.inputs[kSgdLr], 0)), nesterov};
 }
 
-void sgd_pass(const Launch& launch, Execution& run, bool has_momentum, double momentum, bool nesterov, double weight_decay) {
+void sgd_pass(const Launch& launch, Execution& run, bool has_momentum, double momentum, bool nesterov,
+              double weight_decay) {
   const auto length = static_cast<size_t>(launch.list_length);
   const auto lists = launch.inputs.subspan(kSgdFixed);
   const auto params = lists.first(length);
@@ -210,8 +218,8 @@ void execute_sgd_momentum(const Launch& launch, Execution& run) {
 // ---------------------------------------------------------------- step count
 
 std::vector<TensorSpec> infer_increment_step(const OpCall& call) {
-  require(call.inputs[0].numel() == 1 && call.inputs[0].dtype() == DType::int64, "[increment_step_] expected step to be a 0-d int64 tensor, got ",
-          describe(call.inputs[0]));
+  require(call.inputs[0].numel() == 1 && call.inputs[0].dtype() == DType::int64,
+          "[increment_step_] expected step to be a 0-d int64 tensor, got ", describe(call.inputs[0]));
   check_scalar("increment_step_", call.inputs[1], "skip");
   return {};
 }
@@ -258,7 +266,8 @@ void execute_grad_norm(const Launch& launch, Execution& run) {
 std::vector<TensorSpec> infer_clip_scale(const OpCall& call) {
   check_scalar("clip_scale", call.inputs[0], "norm");
   check_scalar("clip_scale", call.inputs[1], "count");
-  require(call.attrs.f(0) > 0, "[clip_scale] expected max_norm above 0, got ", call.attrs.f(0), ": use infinity for no clipping");
+  require(call.attrs.f(0) > 0, "[clip_scale] expected max_norm above 0, got ", call.attrs.f(0),
+          ": use infinity for no clipping");
   return {{DType::float32, {}, {}, false}, {DType::float32, {}, {}, false}};
 }
 
@@ -275,7 +284,9 @@ void launch_clip_scale(const Launch& launch) {
 
 void register_optimizer(OperatorRegistry& registry) {
   using Kind = InputSpec::Kind;
-  const auto floating = [](const char* name, double value) { return AttrSpec{name, AttrKind::floating, Attr::of_float(value), false, {}}; };
+  const auto floating = [](const char* name, double value) {
+    return AttrSpec{name, AttrKind::floating, Attr::of_float(value), false, {}};
+  };
   const auto add = [&](Operator op) {
     op.category = "Optimizers";
     op.is_public = false;
@@ -285,11 +296,15 @@ void register_optimizer(OperatorRegistry& registry) {
     Operator op;
     op.name = "adamw_";
     op.doc =
-        "One AdamW step in place, as torch.optim.AdamW: param *= 1 - lr * weight_decay; g = grad * grad_scale; exp_avg += (1 - beta1) (g - exp_avg); "
-        "exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2; param -= lr / (1 - beta1^step) * exp_avg / (sqrt(exp_avg_sq / (1 - beta2^step)) + eps). "
-        "lr, step (from 1), grad_scale and skip are 0-d; with skip non-zero nothing is written. Lists of float32 or float64 tensors.";
-    op.inputs = {{"lr", Kind::required},        {"step", Kind::required},          {"grad_scale", Kind::optional},    {"skip", Kind::optional},
-                 {"params", Kind::list, true}, {"grads", Kind::list}, {"exp_avgs", Kind::list, true}, {"exp_avg_sqs", Kind::list, true}};
+        "One AdamW step in place, as torch.optim.AdamW: param *= 1 - lr * weight_decay; g = grad * grad_scale; exp_avg "
+        "+= (1 - beta1) (g - exp_avg); "
+        "exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2; param -= lr / (1 - beta1^step) * exp_avg / (sqrt(exp_avg_sq "
+        "/ (1 - beta2^step)) + eps). "
+        "lr, step (from 1), grad_scale and skip are 0-d; with skip non-zero nothing is written. Lists of float32 or "
+        "float64 tensors.";
+    op.inputs = {{"lr", Kind::required},         {"step", Kind::required},         {"grad_scale", Kind::optional},
+                 {"skip", Kind::optional},       {"params", Kind::list, true},     {"grads", Kind::list},
+                 {"exp_avgs", Kind::list, true}, {"exp_avg_sqs", Kind::list, true}};
     op.attrs = {floating("beta1", 0.9), floating("beta2", 0.999), floating("eps", 1e-8), floating("weight_decay", 0)};
     op.num_outputs = 0;
     op.infer = infer_adamw;
@@ -301,8 +316,14 @@ void register_optimizer(OperatorRegistry& registry) {
   {
     Operator op;
     op.name = "sgd_";
-    op.doc = "One step of plain gradient descent in place: param -= lr * (grad * grad_scale + weight_decay * param). lr, grad_scale and skip as in adamw_.";
-    op.inputs = {{"lr", Kind::required}, {"grad_scale", Kind::optional}, {"skip", Kind::optional}, {"params", Kind::list, true}, {"grads", Kind::list}};
+    op.doc =
+        "One step of plain gradient descent in place: param -= lr * (grad * grad_scale + weight_decay * param). lr, "
+        "grad_scale and skip as in adamw_.";
+    op.inputs = {{"lr", Kind::required},
+                 {"grad_scale", Kind::optional},
+                 {"skip", Kind::optional},
+                 {"params", Kind::list, true},
+                 {"grads", Kind::list}};
     op.attrs = {floating("weight_decay", 0)};
     op.num_outputs = 0;
     op.infer = [](const OpCall& call) { return infer_sgd(call, "sgd_", 2); };
@@ -315,11 +336,14 @@ void register_optimizer(OperatorRegistry& registry) {
     Operator op;
     op.name = "sgd_momentum_";
     op.doc =
-        "One step of gradient descent with momentum in place, as torch.optim.SGD without dampening: g = grad * grad_scale + weight_decay * param; buffer = "
+        "One step of gradient descent with momentum in place, as torch.optim.SGD without dampening: g = grad * "
+        "grad_scale + weight_decay * param; buffer = "
         "momentum * buffer + g; param -= lr * (nesterov ? g + momentum * buffer : buffer). Buffers start at zero.";
     op.inputs = {{"lr", Kind::required},       {"grad_scale", Kind::optional}, {"skip", Kind::optional},
                  {"params", Kind::list, true}, {"grads", Kind::list},          {"momentum_buffers", Kind::list, true}};
-    op.attrs = {floating("momentum", 0.9), {"nesterov", AttrKind::boolean, Attr::of_bool(false), false, {}}, floating("weight_decay", 0)};
+    op.attrs = {floating("momentum", 0.9),
+                {"nesterov", AttrKind::boolean, Attr::of_bool(false), false, {}},
+                floating("weight_decay", 0)};
     op.num_outputs = 0;
     op.infer = [](const OpCall& call) { return infer_sgd(call, "sgd_momentum_", 3); };
     op.workspace = workspace_of<execute_sgd_momentum>;
@@ -341,7 +365,9 @@ void register_optimizer(OperatorRegistry& registry) {
   {
     Operator op;
     op.name = "grad_norm";
-    op.doc = "Euclidean norm of all gradients together, 0-d float32: squares are added in double, in chunks and an order that the sizes alone decide.";
+    op.doc =
+        "Euclidean norm of all gradients together, 0-d float32: squares are added in double, in chunks and an order "
+        "that the sizes alone decide.";
     op.inputs = {{"grads", Kind::list}};
     op.output_names = {"norm"};
     op.infer = infer_grad_norm;
@@ -353,7 +379,8 @@ void register_optimizer(OperatorRegistry& registry) {
     Operator op;
     op.name = "clip_scale";
     op.doc =
-        "(scale, skip) for gradients of a loss summed over `count` tokens: scale = min(1, max_norm / (norm / count + 1e-6)) / count, skip = 0; where "
+        "(scale, skip) for gradients of a loss summed over `count` tokens: scale = min(1, max_norm / (norm / count + "
+        "1e-6)) / count, skip = 0; where "
         "norm / count is not finite, scale = 0 and skip = 1. norm and count: 0-d, of any dtype; results: 0-d float32.";
     op.inputs = {{"norm", Kind::required}, {"count", Kind::optional}};
     op.attrs = {{"max_norm", AttrKind::floating, Attr::of_float(1.0), true, {}}};

@@ -18,8 +18,10 @@ struct SgdStep {
 };
 
 struct OptimizerKernels {
-  void (*adamw_f32)(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n, const AdamwStep<float>& step);
-  void (*sgd_f32)(float* param, const float* grad, float* momentum, int64_t n, const SgdStep<float>& step);  // momentum may be NULL
+  void (*adamw_f32)(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
+                    const AdamwStep<float>& step);
+  void (*sgd_f32)(float* param, const float* grad, float* momentum, int64_t n,
+                  const SgdStep<float>& step);  // momentum may be NULL
   double (*sum_squares_f32)(const float* x, int64_t n);
 };
 

@@ -23,9 +23,12 @@ inline void adamw_vector(const AdamwVectors& s, F g, F& p, F& m, F& v) {
   p = p * s.decay - s.step_size * (m / (simd::sqrt(v) / s.bias2_sqrt + s.eps));
 }
 
-inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n, const AdamwStep<float>& step) {
-  const AdamwVectors s{simd::broadcast(step.grad_scale), simd::broadcast(step.decay),      simd::broadcast(step.beta1_rest), simd::broadcast(step.beta2),
-                       simd::broadcast(step.beta2_rest), simd::broadcast(step.bias2_sqrt), simd::broadcast(step.eps),        simd::broadcast(step.step_size)};
+inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
+                  const AdamwStep<float>& step) {
+  const AdamwVectors s{simd::broadcast(step.grad_scale), simd::broadcast(step.decay),
+                       simd::broadcast(step.beta1_rest), simd::broadcast(step.beta2),
+                       simd::broadcast(step.beta2_rest), simd::broadcast(step.bias2_sqrt),
+                       simd::broadcast(step.eps),        simd::broadcast(step.step_size)};
   int64_t i = 0;
   for (; i + simd::kLanes <= n; i += simd::kLanes) {
     F p = simd::load(param + i), m = simd::load(exp_avg + i), v = simd::load(exp_avg_sq + i);
@@ -36,7 +39,8 @@ inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_av
   }
   if (i < n) {
     const int64_t tail = n - i;
-    F p = simd::load_first(param + i, tail), m = simd::load_first(exp_avg + i, tail), v = simd::load_first(exp_avg_sq + i, tail);
+    F p = simd::load_first(param + i, tail), m = simd::load_first(exp_avg + i, tail),
+      v = simd::load_first(exp_avg_sq + i, tail);
     adamw_vector(s, simd::load_first(grad + i, tail), p, m, v);
     simd::store_first(param + i, p, tail);
     simd::store_first(exp_avg + i, m, tail);
@@ -45,7 +49,8 @@ inline void adamw(float* param, const float* grad, float* exp_avg, float* exp_av
 }
 
 inline void sgd(float* param, const float* grad, float* momentum, int64_t n, const SgdStep<float>& step) {
-  const F scale = simd::broadcast(step.grad_scale), decay = simd::broadcast(step.weight_decay), mu = simd::broadcast(step.momentum), lr = simd::broadcast(step.lr);
+  const F scale = simd::broadcast(step.grad_scale), decay = simd::broadcast(step.weight_decay),
+          mu = simd::broadcast(step.momentum), lr = simd::broadcast(step.lr);
   const auto update = [&](F p, F g, F& m) {
     g = g * scale + decay * p;
     if (momentum) {

@@ -43,7 +43,9 @@ using simd::F;
 // v with zeros behind its first n lanes, n < kLanes.
 [[maybe_unused]] inline F keep_first(F v, int64_t n) { return _mm512_maskz_mov_ps(simd::first_lanes(n), v); }
 // The first n values at p, `fill` in the other lanes.
-[[maybe_unused]] inline F load_first_or(const float* p, int64_t n, F fill) { return _mm512_mask_loadu_ps(fill, simd::first_lanes(n), p); }
+[[maybe_unused]] inline F load_first_or(const float* p, int64_t n, F fill) {
+  return _mm512_mask_loadu_ps(fill, simd::first_lanes(n), p);
+}
 
 using D = __m512d;  // half as many lanes as F
 [[maybe_unused]] inline D zero_doubles() { return _mm512_setzero_pd(); }
@@ -53,7 +55,9 @@ using D = __m512d;  // half as many lanes as F
 
 #else
 
-[[maybe_unused]] inline F keep_first(F v, int64_t n) { return _mm256_and_ps(v, _mm256_castsi256_ps(simd::lanes_below(n))); }
+[[maybe_unused]] inline F keep_first(F v, int64_t n) {
+  return _mm256_and_ps(v, _mm256_castsi256_ps(simd::lanes_below(n)));
+}
 [[maybe_unused]] inline F load_first_or(const float* p, int64_t n, F fill) {
   return _mm256_blendv_ps(fill, simd::load_first(p, n), _mm256_castsi256_ps(simd::lanes_below(n)));
 }
