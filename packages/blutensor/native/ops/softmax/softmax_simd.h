@@ -4,7 +4,7 @@
 //   (x - m) - log(sum), the second pass stores nothing. The columns form does the same with a row in every lane.
 // Backward, two passes: sum of g y (of g), then y (g - sum) (g - exp(y) sum).
 // Bytes per element: forward 8, backward 12. A row of -inf gives NaN (inf - inf), as does one with NaN or +inf.
-// Sums run in four vectors that are added in a fixed order: bits depend on n and the instruction set alone.
+// Sums run in four vectors over chunks of 2048 elements, the chunks in float64: bits depend on n and the instruction set alone.
 #pragma once
 
 #include <blublas/simd/exp2.h>
@@ -17,6 +17,7 @@ namespace {
 
 constexpr float kInfinity = __builtin_inff();
 constexpr int64_t kStep = 4 * simd::kLanes;
+constexpr int64_t kChunk = 2048;
 
 F sum_four(const F (&s)[4]) { return (s[0] + s[1]) + (s[2] + s[3]); }
 
@@ -36,9 +37,17 @@ float row_maximum(const float* x, int64_t n) {
   return max_lanes(simd::max(simd::max(m[0], m[1]), simd::max(m[2], m[3])));
 }
 
+// Calls sum(begin, count) for the chunks of a row; their sum.
+template <class Sum>
+float sum_chunks(int64_t n, const Sum& sum) {
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += kChunk) total += static_cast<double>(sum(begin, n - begin < kChunk ? n - begin : kChunk));
+  return static_cast<float>(total);
+}
+
 // Sum of exp(x - maximum), which go to y unless it is nullptr.
 template <bool kStore>
-float row_exponentials(const float* x, float* y, int64_t n, float maximum) {
+float exponentials(const float* x, float* y, int64_t n, float maximum) {
   const F m = simd::broadcast(maximum);
   F s[4] = {simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f)};
   int64_t i = 0;
@@ -63,43 +72,53 @@ float row_exponentials(const float* x, float* y, int64_t n, float maximum) {
   return sum_lanes(sum_four(s));
 }
 
+float row_exponentials(const float* x, float* y, int64_t n, float maximum) {
+  return sum_chunks(n, [&](int64_t begin, int64_t count) {
+    return y != nullptr ? exponentials<true>(x + begin, y + begin, count, maximum) : exponentials<false>(x + begin, nullptr, count, maximum);
+  });
+}
+
 void softmax_forward_row(const float* x, float* y, int64_t n, bool log) {
   const float maximum = row_maximum(x, n);
   if (log) {
-    const float log_sum = __builtin_logf(row_exponentials<false>(x, nullptr, n, maximum));
+    const float log_sum = __builtin_logf(row_exponentials(x, nullptr, n, maximum));
     const F m = simd::broadcast(maximum), l = simd::broadcast(log_sum);
     int64_t i = 0;
     for (; i + simd::kLanes <= n; i += simd::kLanes) simd::store(y + i, (simd::load(x + i) - m) - l);
     if (i < n) simd::store_first(y + i, (simd::load_first(x + i, n - i) - m) - l, n - i);
     return;
   }
-  const float total = row_exponentials<true>(x, y, n, maximum);
+  const float total = row_exponentials(x, y, n, maximum);
   const F sum = simd::broadcast(total), reciprocal = simd::broadcast(1.0f / total);
   int64_t i = 0;
   for (; i + simd::kLanes <= n; i += simd::kLanes) simd::store(y + i, divide(simd::load(y + i), sum, reciprocal));
   if (i < n) simd::store_first(y + i, divide(simd::load_first(y + i, n - i), sum, reciprocal), n - i);
 }
 
-void softmax_backward_row(const float* g, const float* y, float* dx, int64_t n, bool log) {
+// Sum of g, or of g y.
+template <bool kProduct>
+float gradient_sum(const float* g, const float* y, int64_t n) {
   F s[4] = {simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f)};
+  const auto add = [&](F sum, F grad, F result) { return kProduct ? simd::fma(grad, result, sum) : sum + grad; };
   int64_t i = 0;
-  if (log) {
-    for (; i + kStep <= n; i += kStep)
-      for (int u = 0; u < 4; ++u) s[u] += simd::load(g + i + u * simd::kLanes);
-    for (; i + simd::kLanes <= n; i += simd::kLanes) s[0] += simd::load(g + i);
-    if (i < n) s[1] += simd::load_first(g + i, n - i);
-  } else {
-    for (; i + kStep <= n; i += kStep)
-      for (int u = 0; u < 4; ++u)
-        s[u] = simd::fma(simd::load(g + i + u * simd::kLanes), simd::load(y + i + u * simd::kLanes), s[u]);
-    for (; i + simd::kLanes <= n; i += simd::kLanes) s[0] = simd::fma(simd::load(g + i), simd::load(y + i), s[0]);
-    if (i < n) s[1] = simd::fma(simd::load_first(g + i, n - i), simd::load_first(y + i, n - i), s[1]);
+  for (; i + kStep <= n; i += kStep) {
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) s[u] = add(s[u], simd::load(g + i + u * simd::kLanes), simd::load(y + i + u * simd::kLanes));
   }
-  const F sum = simd::broadcast(sum_lanes(sum_four(s)));
+  for (; i + simd::kLanes <= n; i += simd::kLanes) s[0] = add(s[0], simd::load(g + i), simd::load(y + i));
+  if (i < n) s[1] = add(s[1], simd::load_first(g + i, n - i), simd::load_first(y + i, n - i));
+  return sum_lanes(sum_four(s));
+}
+
+void softmax_backward_row(const float* g, const float* y, float* dx, int64_t n, bool log) {
+  const F sum = simd::broadcast(sum_chunks(n, [&](int64_t begin, int64_t count) {
+    return log ? gradient_sum<false>(g + begin, y + begin, count) : gradient_sum<true>(g + begin, y + begin, count);
+  }));
   const auto gradient = [&](F grad, F result) {
     return log ? simd::fnma(simd::exp_flushed(result), sum, grad) : result * (grad - sum);
   };
-  for (i = 0; i + simd::kLanes <= n; i += simd::kLanes) simd::store(dx + i, gradient(simd::load(g + i), simd::load(y + i)));
+  int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) simd::store(dx + i, gradient(simd::load(g + i), simd::load(y + i)));
   if (i < n) simd::store_first(dx + i, gradient(simd::load_first(g + i, n - i), simd::load_first(y + i, n - i)), n - i);
 }
 
