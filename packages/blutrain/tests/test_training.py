@@ -199,3 +199,21 @@ def test_weights_can_be_loaded_alone(data: Path, tmp_path: Path) -> None:
     assert by_other_batches != config
     assert evaluate(result.checkpoint or "", max_batches=1).tokens == 64
     assert bt.num_threads() == 2
+
+
+def test_out_of_memory_names_what_to_lower(data: Path, tmp_path: Path) -> None:
+    import blualloc
+
+    # Less than what the process already holds after other tests would refuse everything, so the limit is just above.
+    limit = (blualloc.stats().reserved_bytes + 2**20) / 2**30
+    try:
+        with pytest.raises(blualloc.OutOfMemoryError, match=r"lower train\.micro_batch, now 64"):
+            train(
+                configure(
+                    data, tmp_path / "run", f"train.memory_limit_gib={limit}", "train.micro_batch=64",
+                    "train.global_batch_tokens=1024", "model.channels=128", "model.layers=8",
+                )
+            )  # fmt: skip
+    finally:
+        blualloc.set_limit(0)
+    train(configure(data, tmp_path / "run"), resume=True)  # afterwards the process is usable

@@ -110,6 +110,8 @@ class TrainConfig:
     """``auto`` or ``cpu``."""
     threads: int = 0
     """CPU threads; 0 takes all that the process may use."""
+    memory_limit_gib: float = 0.0
+    """Most memory that tensors may take, in GiB, to try a smaller device on a larger one; 0 is no limit."""
     log_every: int = 1
     """Every how many steps a line of loss, learning rate and speed goes to ``metrics.jsonl`` and TensorBoard."""
     eval_every: int = 250

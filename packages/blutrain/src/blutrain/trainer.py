@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import blualloc
 import blutensor as bt
 from blutrain.checkpoint import CheckpointStore
 from blutrain.config import Config
@@ -114,6 +115,10 @@ class Trainer:
         self.recorder = recorder
         self.dataset = open_checked(config) if dataset is None else dataset
         bt.set_num_threads(config.train.threads or available_cpus())
+        blualloc.set_limit(int(config.train.memory_limit_gib * 2**30))
+        blualloc.set_oom_hint(
+            f"lower train.micro_batch, now {config.train.micro_batch}, or raise train.memory_limit_gib"
+        )
         bt.manual_seed(config.train.seed)
         self.model = GPT(config.model)
         self.model.train()
@@ -227,6 +232,8 @@ class Trainer:
         seconds = time.perf_counter() - begin
         if native:
             self._seconds_per_step = seconds / steps
+        elif self.training_step.is_recorded:
+            blualloc.end_of_step(0)  # gives back what recording took beside the arena
         self._record(metrics, seconds)
 
     def _record(self, metrics: NDArray[np.float64], seconds: float) -> None:
@@ -288,6 +295,7 @@ class Trainer:
             self._evaluation = Evaluation(self.model, self.training_step.family)
         loader = evaluation_loader(self.config, self.dataset)
         loss, tokens = self._evaluation.run(loader, self.config.train.eval_batches)
+        blualloc.empty_cache()
         self.progress.val_loss = loss
         self.recorder.validation(step=self.progress.step, loss=loss, tokens=tokens)
         self.reporter.line(f"step {self.progress.step}: validation loss {loss:.4f}")

@@ -26,7 +26,7 @@ _POSITIVE = (
 _NOT_NEGATIVE = (
     "optimizer.weight_decay", "optimizer.clip_norm", "schedule.warmup_steps", "train.threads", "train.eval_every",
     "train.eval_batches", "train.checkpoint_every", "train.keep_checkpoints", "train.sample_every",
-    "train.sample_temperature", "train.peak_tflops", "train.seed",
+    "train.sample_temperature", "train.peak_tflops", "train.seed", "train.memory_limit_gib",
 )  # fmt: skip
 _MAX_VOCAB = 65536  # shards hold uint16
 _MAX_SEED = 2**63 - 1  # checkpoints and TOML hold int64

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class Block(nn.Module):  # type: ignore[misc, unused-ignore]
     """Attention and MLP on a residual stream [B, T, C]."""
 
     def __init__(self, channels: int, heads: int) -> None:
@@ -44,7 +44,7 @@ class Block(nn.Module):  # type: ignore[misc]
         return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
 
 
-class GPT(nn.Module):  # type: ignore[misc]
+class GPT(nn.Module):  # type: ignore[misc, unused-ignore]
     """GPT-2 with blutrain's names of parameters."""
 
     def __init__(self, layers: int, heads: int, channels: int, context: int, rows: int, tied: bool = True) -> None:

@@ -1,0 +1,56 @@
+"""Arithmetic and memory from the configuration alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import blutensor as bt
+from blutrain.config import Config, ModelConfig, TrainConfig
+from blutrain.config_io import load_config
+from blutrain.flops import estimate_memory, flops_per_token, model_flop_utilisation, num_parameters
+from blutrain.model import GPT
+from blutrain.programs import TrainingStep
+
+
+class RandomSource:
+    """Random tokens for recording steps."""
+
+    def __init__(self, batch: int, context: int, vocab_size: int) -> None:
+        self._shape, self._vocab_size = (batch, context), vocab_size
+
+    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
+        tokens = np.random.default_rng(0).integers(0, self._vocab_size, self._shape).astype(np.int32)
+        return tokens, tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (ModelConfig(layers=4, heads=4, channels=128, context=128), 4),
+        (ModelConfig(layers=2, heads=2, channels=64, context=64, vocab_size=4000), 4),
+        (ModelConfig(layers=3, heads=2, channels=96, context=96, vocab_size=300, tied_head=False), 3),
+    ],
+)
+def test_the_estimate_is_within_a_fifth_of_the_arena(model: ModelConfig, batch: int) -> None:
+    gpt = GPT(model)
+    step = TrainingStep(gpt, bt.optim.AdamW(gpt.parameter_groups(0.1)), accumulation=1, clip_norm=1.0)
+    step.run(RandomSource(batch, model.context, model.vocab_size), np.full(2, 1e-3))  # type: ignore[arg-type]
+    config = Config(model=model, train=TrainConfig(micro_batch=batch))
+    estimate = estimate_memory(config)
+    assert estimate.parameters == 4 * sum(parameter.size for parameter in gpt.parameters())
+    assert estimate.activations == pytest.approx(step.family.memory["arena_bytes"], rel=0.2)
+    # DESIGN 4: the arena is within a few percent of what lives at once
+    assert step.family.memory["arena_bytes"] <= 1.05 * step.family.memory["peak_live_bytes"]
+
+
+def test_flops_and_utilisation() -> None:
+    config = load_config(preset="gpt2-124m")
+    assert num_parameters(config.model) == 124475904
+    assert flops_per_token(config.model) == 6 * 124475904 + 6 * 12 * 1024 * 768
+    assert model_flop_utilisation(config, 1e5) is None
+    known = dataclasses.replace(config, train=dataclasses.replace(config.train, peak_tflops=100.0))
+    assert model_flop_utilisation(known, 1e5) == pytest.approx(1e5 * flops_per_token(config.model) / 1e14)
+    assert "MiB" in str(estimate_memory(config))
