@@ -87,3 +87,12 @@ def test_a_source_distribution_carries_the_shared_cmake(package: str, tmp_path: 
     shared = {f"cmake/{path.name}" for path in (ROOT / "cmake").iterdir()}
     assert shared <= names
     assert {"CMakeLists.txt", "pyproject.toml", f"include/{package}/{package}.h"} <= names
+
+
+def test_readme_and_ci_name_the_commands_that_exist() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tasks = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    for session in ("train", "tests"):
+        assert f".venv/bin/nox -s {session}" in readme
+        assert f"\ndef {session}(session: nox.Session" in tasks
+    assert "-s tests -- --require-torch" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

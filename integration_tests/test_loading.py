@@ -25,6 +25,11 @@ print("\\n".join(sorted(paths)))
 """
 
 
+def load(*names: str) -> str:
+    """Code that loads the libraries of packages in the given order. Importing a package may put that off."""
+    return "\n".join(f"import lib{name}; lib{name}.load_library()" for name in names) + "\n"
+
+
 def library_name(path: str) -> str:
     """``/x/libblualloc.so.1`` -> ``libblualloc``."""
     return Path(path).name.split(".")[0]
@@ -32,7 +37,7 @@ def library_name(path: str) -> str:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(PACKAGES, 2)), ids="-".join)
 def test_import_order_is_free_and_one_copy_is_mapped(order: tuple[str, str]) -> None:
-    result = run_python("\n".join(f"import {p}, lib{p}; lib{p}.load_library()" for p in order) + MAPPED)
+    result = run_python("\n".join(f"import {p}\n{load(p)}" for p in order) + MAPPED)
     assert result.returncode == 0, result.stderr
     names = [library_name(path) for path in result.stdout.split()]
     assert len(set(names)) == len(names)
@@ -41,7 +46,7 @@ def test_import_order_is_free_and_one_copy_is_mapped(order: tuple[str, str]) -> 
 
 
 def test_all_packages_map_one_copy_of_each_library() -> None:
-    result = run_python("\n".join(f"import {p}, lib{p}; lib{p}.load_library()" for p in reversed(PACKAGES)) + MAPPED)
+    result = run_python("\n".join(f"import {p}\n{load(p)}" for p in reversed(PACKAGES)) + MAPPED)
     assert result.returncode == 0, result.stderr
     paths = result.stdout.split()
     assert [library_name(p) for p in paths] == sorted(f"lib{p}" for p in PACKAGES)
@@ -71,7 +76,7 @@ def test_importing_the_native_half_loads_nothing() -> None:
 def test_upstreams_may_lie_in_another_folder_of_the_path(package: str, tmp_path: Path) -> None:
     # The library's RUNPATH does not reach them there: load_library() has to load them first.
     shutil.copytree(SITE / f"lib{package}", tmp_path / f"lib{package}")
-    result = run_python(f"import {package}" + MAPPED, env={"PYTHONPATH": str(tmp_path)})
+    result = run_python(load(package) + MAPPED, env={"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 0, result.stderr
     paths = {library_name(p): Path(p) for p in result.stdout.split()}
     assert paths.pop(f"lib{package}").is_relative_to(tmp_path)
@@ -82,7 +87,7 @@ def test_a_stray_library_path_does_not_win(tmp_path: Path) -> None:
     for package in PACKAGES:
         for library in (SITE / f"lib{package}" / "lib").glob("*.so.*"):
             shutil.copy(library, tmp_path)
-    result = run_python(f"import {PACKAGES[-1]}" + MAPPED, env={"LD_LIBRARY_PATH": str(tmp_path)})
+    result = run_python(load(*reversed(PACKAGES)) + MAPPED, env={"LD_LIBRARY_PATH": str(tmp_path)})
     assert result.returncode == 0, result.stderr
     paths = [Path(p) for p in result.stdout.split()]
     assert paths
@@ -111,7 +116,7 @@ def test_another_abi_major_is_an_error_that_says_what_to_upgrade(
     code = (
         f"import lib{package}\n"
         "try:\n"
-        f"    import {package}\n"
+        f"    lib{package}.load_library()\n"
         "except ImportError as error:\n"
         "    print(type(error).__name__, error)\n"
     )
@@ -131,7 +136,7 @@ def test_a_later_minor_is_accepted_exactly_where_the_stable_abi_is_enough(
 ) -> None:
     major, minor, exact = importlib.import_module(f"lib{package}").BUILT_AGAINST[upstream]
     doctored_upstream(tmp_path, upstream, (major, minor + 1))
-    result = run_python(f"import lib{package}; lib{package}.load_library()", env={"PYTHONPATH": str(tmp_path)})
+    result = run_python(load(package), env={"PYTHONPATH": str(tmp_path)})
     assert (result.returncode != 0) == exact, result.stderr
     assert ("ABIMismatchError" in result.stderr) == exact
 
@@ -146,7 +151,7 @@ def test_a_library_that_does_not_load_is_an_import_error_that_names_it(
     library.unlink()
     if content is not None:
         library.write_bytes(content)
-    result = run_python(f"import {package}", env={"PYTHONPATH": str(tmp_path)})
+    result = run_python(load(package), env={"PYTHONPATH": str(tmp_path)})
     assert result.returncode != 0
     assert f"ImportError: [{package}] expected a loadable library at {library}" in result.stderr
     assert "pip install --force-reinstall" in result.stderr
