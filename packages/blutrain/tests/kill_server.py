@@ -2,13 +2,14 @@
 
 Reads an order per line (JSON) and answers it with a line:
 
-    {"settings": ["train.steps=30", ...], "kill": {"kind": "time", "seconds": 0.05}}    ->  {"signal": 9, "code": null}
+    {"settings": ["train.steps=30", ...], "kill": {"kind": "time", "seconds": 0.05}}    ->  {"signal": 9, "code": null, "told": ...}
 
-Every order trains with ``resume`` and dies, if the run does not end before,
+Every order runs ``blutrain train --resume`` and dies, if the run does not end before,
 
     time   by SIGKILL from outside after so many seconds
     save   before, within or after an operation of a save (``strike``, ``moment``), counted over all saves of the life
     line   before, within or after the writing of a line of metrics or a sample (``strike``, ``moment``)
+    disk   by itself with an exit code, when a file grows beyond ``bytes``
     never  not at all
 """
 
@@ -17,17 +18,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import sys
+import tempfile
 import traceback
 from typing import Any
 
 from checkpoint_faults import KilledFiles
 
 import blutrain.checkpoint.store
-from blutrain.config_io import load_config
-from blutrain.launch import train
+import blutrain.console
+import blutrain.launch  # noqa: F401 (imported here so that no life has to)
+from blutrain.cli import run_command
 from blutrain.metrics import LineFile
 
 
@@ -36,6 +40,8 @@ def arrange_death(kill: dict[str, Any]) -> None:
     if kill["kind"] == "save":
         files = KilledFiles(kill["strike"], kill["moment"])
         blutrain.checkpoint.store.OsFiles = lambda: files  # type: ignore[assignment,misc]
+    elif kill["kind"] == "disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (kill["bytes"], kill["bytes"]))
     elif kill["kind"] == "line":
         count = 0
         append_text = LineFile.append_text
@@ -58,19 +64,23 @@ def arrange_death(kill: dict[str, Any]) -> None:
 def live(order: dict[str, Any]) -> int:
     """Trains as ordered; returns the exit code."""
     arrange_death(order["kill"])
-    return train(load_config(settings=order["settings"]), resume=True).exit_code
+    return run_command(["train", "--resume", *(f"--set={setting}" for setting in order["settings"])])
 
 
 def obey(order: dict[str, Any]) -> dict[str, Any]:
     """Trains in a child and kills it; returns how it ended."""
+    told = tempfile.TemporaryFile()
     child = os.fork()
     if child == 0:
+        os.dup2(told.fileno(), 1)
+        os.dup2(told.fileno(), 2)
         code = 99
         try:
             code = live(order)
         except BaseException:
             traceback.print_exc()
         finally:
+            sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
     if order["kill"]["kind"] == "time":
@@ -81,17 +91,17 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:
         os.close(ended)
     status = os.waitpid(child, 0)[1]
     killed = os.WIFSIGNALED(status)
+    told.seek(0)
     return {
+        "told": told.read().decode(errors="replace"),
         "signal": os.WTERMSIG(status) if killed else None,
         "code": None if killed else os.WEXITSTATUS(status),
     }
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what training prints is no answer
     for line in sys.stdin:
-        print(json.dumps(obey(json.loads(line))), file=answers, flush=True)
+        print(json.dumps(obey(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_entries_are_ratios_of_medians(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     def ours(work: str, *_: int) -> dict[str, Any]:
         if work == "host":
-            return {"host_us_per_step": 12.345}
+            return {"host_us_per_step": 12.345, "call_us": 50}
         return {"tokens_per_s": next(speeds), "peak_gib": 0.5, "arena_bytes": 103, "peak_live_bytes": 100}
 
     monkeypatch.setattr(benchmark, "_run_ours", ours)
@@ -56,6 +56,7 @@ def test_entries_are_ratios_of_medians(monkeypatch: pytest.MonkeyPatch, tmp_path
         "train.nano.fp32.T128.B16.cpu.peak_gib",
         "train.nano.fp32.T128.B16.cpu.arena_over_live",
         "host.captured_step.us",
+        "host.run_call.us",
     ]
     speed = by_work["train.nano.fp32.T128.B16.cpu.tokens_per_s"]
     assert (speed["ours"], speed["peer"], speed["ratio"], speed["better"]) == (200, 50, 4, "higher")

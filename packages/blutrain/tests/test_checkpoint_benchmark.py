@@ -27,7 +27,7 @@ def test_the_shapes_are_those_of_gpt2(benchmark: ModuleType) -> None:
     assert sum(np.prod(shape) for shape in shapes.values()) == 124_439_808
 
 
-@pytest.mark.parametrize("name", ["Ours", "Peer"])
+@pytest.mark.parametrize("name", ["Ours", pytest.param("Peer", marks=pytest.mark.torch)])
 def test_what_is_loaded_is_what_was_saved(benchmark: ModuleType, tmp_path: Path, name: str, request: Any) -> None:
     if name == "Peer":
         request.getfixturevalue("torch")

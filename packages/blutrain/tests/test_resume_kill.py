@@ -26,7 +26,7 @@ TEXT = "".join(f"{n}: the quick brown fox jumps over the lazy dog {n * n}.\n" fo
 STEPS = 36
 SETTINGS = (
     "model.layers=2", "model.heads=2", "model.channels=16", "model.context=16", "model.dropout=0.1",
-    "train.micro_batch=4", "train.global_batch_tokens=128", f"train.steps={STEPS}", "train.threads=1",
+    "train.micro_batch=4", "train.global_batch_tokens=128", f"train.steps={STEPS}",
     "train.log_every=1", "train.checkpoint_every=3", "train.keep_checkpoints=2", "train.eval_every=7",
     "train.eval_batches=2", "train.sample_every=11", "train.sample_tokens=4", "schedule.learning_rate=0.01",
 )  # fmt: skip
@@ -48,23 +48,32 @@ def environment() -> dict[str, str]:
 
 
 class KillServer:
-    """A running ``kill_server.py``."""
+    """A running ``kill_server.py``; ``told`` is what the last life printed, on one line."""
 
     def __init__(self) -> None:
         script = Path(__file__).with_name("kill_server.py")
+        self.told = ""
+        # It forks, so it should have no threads; NumPy's would be one.
+        variables = {**environment(), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
         )
 
-    def train(self, data: Path, folder: Path, **kill: Any) -> bool:
-        """Trains a life of the run in ``folder``; returns whether it was killed."""
+    def live(self, data: Path, folder: Path, kill: dict[str, Any], threads: int = 1) -> tuple[int | None, int | None]:
+        """Trains a life of the run in ``folder``; returns the signal that ended it and its exit code, one of them None."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        settings = [*SETTINGS, f"data.path={data}", f"run.folder={folder}"]
+        settings = [*SETTINGS, f"data.path={data}", f"run.folder={folder}", f"train.threads={threads}"]
         print(json.dumps({"settings": settings, "kill": kill}), file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline())
-        assert answer in ({"signal": signal.SIGKILL, "code": None}, {"signal": None, "code": 0})
-        return answer["signal"] is not None
+        self.told = " ".join(answer["told"].split())
+        return answer["signal"], answer["code"]
+
+    def train(self, data: Path, folder: Path, threads: int = 1, **kill: Any) -> bool:
+        """Trains a life that is killed or finishes; returns whether it was killed."""
+        end = self.live(data, folder, kill, threads)
+        assert end in ((signal.SIGKILL, None), (None, 0)), self.told
+        return end[0] is not None
 
     def close(self) -> None:
         self._process.communicate()
@@ -92,6 +101,7 @@ class Outcome:
         self.path, self.tensors, self.meta = loaded
         self.checkpoints = sorted(path.name for path in (folder / "checkpoints").iterdir())
         del self.meta["config"]["run"]
+        del self.meta["config"]["train"]["threads"]
 
     def lines(self, step: int) -> int:
         """How many lines are written until ``step`` is recorded: one per event, and one for a sample's text."""
@@ -141,6 +151,7 @@ def random_kill(chance: random.Random, life_seconds: float) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_runs_killed_again_and_again_end_with_the_same_bits(
     data: Path, server: KillServer, undisturbed: Outcome, tmp_path: Path
 ) -> None:
@@ -156,7 +167,7 @@ def test_runs_killed_again_and_again_end_with_the_same_bits(
         while True:
             # The later lives get longer, so that a run ends whatever the machine's speed.
             kill = random_kill(chance, life_seconds * (1 + kills_of_run / 20))
-            if not server.train(data, folder, **kill):
+            if not server.train(data, folder, threads=chance.choice([1, 2]), **kill):
                 break
             kills[kill["kind"]] += 1
             kills_of_run += 1
@@ -192,6 +203,36 @@ def test_killed_twice_at_the_same_step(
 
 def step_of(checkpoint: Path | None) -> int:
     return 0 if checkpoint is None else int(checkpoint.stem.removeprefix("step-"))
+
+
+def test_a_disk_without_room_for_a_checkpoint_ends_the_run_and_loses_nothing(
+    data: Path, server: KillServer, undisturbed: Outcome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert server.train(data, folder, kind="line", strike=undisturbed.lines(10), moment="after")
+    for _ in range(2):
+        assert server.live(data, folder, {"kind": "disk", "bytes": 30_000}) == (None, 2)
+        assert "error: [checkpoint]" in server.told
+        assert "earlier checkpoints are untouched" in server.told
+        assert CheckpointStore(folder / "checkpoints").latest() == folder / "checkpoints" / "step-00000009.safetensors"
+    assert not server.train(data, folder, kind="never")
+    Outcome(folder).check_same_as(undisturbed)
+
+
+def test_a_damaged_newest_checkpoint_costs_its_steps_and_no_bit(
+    data: Path, server: KillServer, undisturbed: Outcome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert server.train(data, folder, kind="line", strike=undisturbed.lines(20), moment="after")
+    newest = folder / "checkpoints" / "step-00000018.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    assert not server.train(data, folder, kind="never")
+    assert "step-00000018.safetensors: tensor" in server.told
+    assert "resuming at step 15" in server.told
+    newest.with_name(newest.name + ".damaged").unlink()
+    Outcome(folder).check_same_as(undisturbed)
 
 
 def test_the_command_line_killed_at_random_moments(data: Path, undisturbed: Outcome, tmp_path: Path) -> None:

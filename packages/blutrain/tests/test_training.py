@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 import blutensor as bt
+from blutrain.checkpoint import CheckpointFormatError, CheckpointStore
 from blutrain.config import Config
 from blutrain.config_io import load_config
 from blutrain.data import prepare
 from blutrain.errors import ConfigError, DataError, NonFiniteError, ShardError
 from blutrain.launch import train
 from blutrain.metrics import read_metrics
+from blutrain.saver import Saver
 
 TEXT = "".join(f"{n}: the quick brown fox jumps over the lazy dog {n * n}.\n" for n in range(150))
 SETTINGS = (
@@ -111,6 +113,38 @@ def test_resuming_continues_bit_for_bit(data: Path, tmp_path: Path, accumulation
     assert losses(folder) == expected
 
 
+def test_checkpoints_written_behind_the_loop_are_the_same(data: Path, tmp_path: Path) -> None:
+    files = []
+    for background in ("false", "true"):
+        folder = tmp_path / background
+        config = configure(data, folder, f"train.background_checkpoints={background}", "train.checkpoint_every=1")
+        result = train(config)
+        assert result.checkpoint is not None
+        assert result.checkpoint.name == "step-00000012.safetensors"
+        files.append(CheckpointStore(folder / "checkpoints").load(result.checkpoint)[0])
+    assert all((files[0][name] == files[1][name]).all() for name in files[0])
+
+
+def test_a_save_that_fails_behind_the_loop_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    saver = Saver(store, background=True)
+    arrays = {"x": np.zeros(3)}
+    saver.save(1, arrays, {})
+    arrays["x"][:] = 1  # belongs to the caller again
+    saver.wait()
+    assert saver.newest == store.path_of(1)
+    assert (store.load(store.path_of(1))[0]["x"] == 0).all()
+
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "save", full)
+    saver.save(2, arrays, {})
+    with pytest.raises(OSError, match="No space"):
+        saver.save(3, arrays, {})
+    assert saver.newest == store.path_of(1)
+
+
 def stop_at(config: Config, step: int) -> None:
     """Train until a step has been done and then as Ctrl-C ends it, in this process."""
     from blutrain.launch import open_run
@@ -122,6 +156,7 @@ def stop_at(config: Config, step: int) -> None:
             trainer._advance(count)
             steps -= count
         trainer.save()
+        trainer.saver.wait()
 
 
 def test_a_step_that_is_not_finite_is_skipped(data: Path, tmp_path: Path) -> None:
@@ -166,8 +201,6 @@ def test_resuming_with_other_data_or_another_model(data: Path, tmp_path: Path) -
     other = prepare([tmp_path / "text"], tmp_path / "tokens").path
     with pytest.raises(ShardError, match="saved position is for another number of tokens"):
         train(configure(other, tmp_path / "run"), resume=True)
-    from blutrain.checkpoint import CheckpointFormatError
-
     with pytest.raises(CheckpointFormatError, match="another model"):
         train(configure(data, tmp_path / "run", "model.channels=32"), resume=True)
     with pytest.raises(CheckpointFormatError, match="another model"):

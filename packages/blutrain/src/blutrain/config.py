@@ -122,6 +122,9 @@ class TrainConfig:
     """Every how many steps a checkpoint is written (and at the end); 0 only at the end."""
     keep_checkpoints: int = 3
     """How many of the newest checkpoints stay on disk; 0 keeps all."""
+    background_checkpoints: bool = False
+    """Whether checkpoints are written behind the training loop, from a copy of the state. Off by default: on a CPU the
+    writing takes the training's own cores, and the copy takes as much memory as the weights and moments."""
     sample_every: int = 500
     """Every how many steps text is generated into ``samples.txt`` (and at the end); 0 never."""
     sample_tokens: int = 200

@@ -49,20 +49,23 @@ class MemoryEstimate:
     """Two float32 moments."""
     activations: int
     """What forward keeps for backward, and the scratch of the head: the arena of the captured step."""
+    snapshot: int = 0
+    """Copy of weights and moments that a checkpoint is written from behind the loop."""
     process: int = 60 * 2**20
     """Interpreter and libraries."""
 
     @property
     def total(self) -> int:
         """Sum of all parts."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.process
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.snapshot + self.process
 
     def __str__(self) -> str:
         mebibyte = 2**20
         states = self.parameters + self.gradients + self.optimizer
+        snapshot = f"snapshot {self.snapshot / mebibyte:,.0f} MiB, " if self.snapshot else ""
         return (
             f"{self.total / mebibyte:,.0f} MiB (weights, gradients and moments {states / mebibyte:,.0f} MiB, "
-            f"activations {self.activations / mebibyte:,.0f} MiB, process {self.process / mebibyte:,.0f} MiB)"
+            f"activations {self.activations / mebibyte:,.0f} MiB, {snapshot}process {self.process / mebibyte:,.0f} MiB)"
         )
 
 
@@ -89,4 +92,5 @@ def estimate_memory(config: Config) -> MemoryEstimate:
     per_token = model.channels * (_CHANNELS_PER_BLOCK * model.layers + _CHANNELS_OUTSIDE)
     rows = model.padded_vocab_size
     head = 4 * rows * model.channels + min(4 * rows * tokens, _HEAD_CHUNK_BYTES)
-    return MemoryEstimate(states, states, 2 * states, 4 * tokens * per_token + head)
+    snapshot = 3 * states if config.train.background_checkpoints else 0
+    return MemoryEstimate(states, states, 2 * states, 4 * tokens * per_token + head, snapshot)

@@ -35,6 +35,7 @@ from blutrain.model import GPT
 from blutrain.programs import Evaluation, TrainingStep
 from blutrain.recorder import Recorder
 from blutrain.sampling import SamplingOptions
+from blutrain.saver import Saver
 from blutrain.schedule import learning_rates
 from blutrain.stop_signal import StopSignal
 from blutrain.validation import open_checked
@@ -149,12 +150,13 @@ class Trainer:
             keep=config.train.keep_checkpoints or None,
             report=self.reporter.line,
         )
+        self.saver = Saver(self.store, background=config.train.background_checkpoints)
         self.progress = Progress()
         self._rates = learning_rates(config.schedule, config.train.steps)
         self._evaluation: Evaluation | None = None
         self._decoder: Decoder | None = None
         self._seconds_per_step: float | None = None
-        self._checkpoint: Path | None = None
+        self._saved_step: int | None = None
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -175,7 +177,8 @@ class Trainer:
         path, arrays, meta = found
         restore(path, arrays, self.model, self.optimizer, self.loader)
         self.progress = Progress.from_meta(meta)
-        self._checkpoint = path
+        self.saver.found(path)
+        self._saved_step = self.progress.step
         return self.progress.step
 
     def run(self) -> TrainResult:
@@ -193,10 +196,11 @@ class Trainer:
                 while self.progress.step < steps and stop.requested is None:
                     self._advance(self._chunk())
                     self._events()
-                if self.progress.step and self._last_saved_step() != self.progress.step:
+                if self.progress.step and self._saved_step != self.progress.step:
                     self.save()
             finally:
                 self.reporter.stop()
+                self.saver.wait()
         code = 0 if stop.requested is None else stop.exit_code
         return TrainResult(
             Path(self.config.run.folder),
@@ -204,7 +208,7 @@ class Trainer:
             self.progress.loss,
             self.progress.val_loss,
             self.progress.skipped_steps,
-            self._checkpoint,
+            self.saver.newest,
             code,
         )
 
@@ -268,7 +272,9 @@ class Trainer:
 
     def _stop_non_finite(self, loss: float, grad_norm: float) -> None:
         state = self.progress
-        kept = f"the checkpoint {self._checkpoint} is intact" if self._checkpoint else "no checkpoint was written yet"
+        self.saver.wait()
+        newest = self.saver.newest
+        kept = f"the checkpoint {newest} is intact" if newest else "no checkpoint was written yet"
         message = f"[train] expected a finite loss and gradient, got loss {loss} and gradient norm {grad_norm} at step"
         message += f" {state.step}, the {state.skipped_in_row}th in a row that was skipped; {kept}:"
         raise NonFiniteError(message + " lower schedule.learning_rate or check the data, then use --resume")
@@ -323,7 +329,7 @@ class Trainer:
         return text
 
     def save(self) -> Path:
-        """Write a checkpoint."""
+        """Write a checkpoint, or begin to; the file is complete when the run ends."""
         self.recorder.flush()
         position = self.loader.position()
         meta = {
@@ -333,11 +339,8 @@ class Trainer:
             "config": config_to_dict(self.config),
         }
         arrays = gather(self.model, self.optimizer, self.loader)
-        self._checkpoint = self.store.save(self.progress.step, arrays, meta)
-        return self._checkpoint
-
-    def _last_saved_step(self) -> int | None:
-        return None if self._checkpoint is None else int(self._checkpoint.stem.rpartition("-")[2])
+        self._saved_step = self.progress.step
+        return self.saver.save(self.progress.step, arrays, meta)
 
     # ---- description -----------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def bench(
 
     Returns:
         One entry per quantity, as DESIGN 10 describes: ``tokens_per_s`` (higher is better) and ``peak_gib`` (resident
-        memory of the whole process, lower is better) of every work, and ``host.captured_step.us`` of ours.
+        memory of the whole process, lower is better) of every work, and ``host.*``: what a step costs us besides.
 
     Raises:
         InvalidInputError: unknown work or peer, or impossible numbers.
@@ -72,8 +72,9 @@ def bench(
                 theirs.append(_run_torch(work, threads, steps, warmup))
         entries += _compare(work, ours, theirs, threads)
     tell("host time of a captured step")
-    host = statistics.median(_run_ours("host", threads, steps, warmup)["host_us_per_step"] for _ in range(rounds))
-    entries.append(_entry("host.captured_step.us", host, None, None, "lower", threads))
+    host = [_run_ours("host", threads, steps, warmup) for _ in range(rounds)]
+    for name, key in (("host.captured_step.us", "host_us_per_step"), ("host.run_call.us", "call_us")):
+        entries.append(_entry(name, statistics.median(result[key] for result in host), None, None, "lower", threads))
     return entries
 
 
