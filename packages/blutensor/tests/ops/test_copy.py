@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_checks import available_isas, gradients, layouts, normal, parameter, poison, require_torch, using_isa
 
+import blutensor as bt
+
 DTYPES = ["float32", "float64", "float16", "int64", "int32", "uint8", "uint16", "bool"]
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (16,), (15, 17), (16, 16), (17, 33), (3, 64, 5), (2, 3, 4, 5), (130, 131)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (0, 3), (16,), (15, 17), (16, 16), (17, 33), (3, 64, 5), (2, 3, 4, 5), (130, 131)], ids=str
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_contiguous_copies_of_any_layout(shape: tuple[int, ...], dtype: str) -> None:
     x = np.random.default_rng(1).integers(0, 2 if dtype == "bool" else 200, shape).astype(dtype)
@@ -34,7 +37,9 @@ def test_contiguous_copies_of_any_layout(shape: tuple[int, ...], dtype: str) -> 
 def test_transposed_copies(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=4))
     order = data.draw(st.permutations(range(len(shape))))
-    x = np.arange(math.prod(shape), dtype=data.draw(st.sampled_from(["uint8", "uint16", "int32", "int64"]))).reshape(shape)
+    x = np.arange(math.prod(shape), dtype=data.draw(st.sampled_from(["uint8", "uint16", "int32", "int64"]))).reshape(
+        shape
+    )
     assert np.array_equal(bt.contiguous(bt.asarray(x).permute_dims(*order)).numpy(), x.transpose(order))
 
 
@@ -42,7 +47,11 @@ def test_transposed_copies(data: st.DataObject) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_astype(dtype: str, to: str) -> None:
     rng = np.random.default_rng(2)
-    x = rng.integers(0, 2, 999).astype(bool) if dtype == "bool" else (rng.standard_normal(999) * 50 + 100).clip(0, 250).astype(dtype)
+    x = (
+        rng.integers(0, 2, 999).astype(bool)
+        if dtype == "bool"
+        else (rng.standard_normal(999) * 50 + 100).clip(0, 250).astype(dtype)
+    )
     for isa in available_isas():
         with using_isa(isa):
             for step in (1, -3):
@@ -54,7 +63,9 @@ def test_astype(dtype: str, to: str) -> None:
 def test_bfloat16_rounds_to_nearest_even() -> None:
     torch = require_torch()
     bits = np.random.default_rng(3).integers(0, 2**32, 100_003, dtype=np.uint32)
-    x = np.concatenate([bits.view(np.float32), np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.4e38, np.inf, np.nan, -0.0], np.float32)])
+    x = np.concatenate(
+        [bits.view(np.float32), np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.4e38, np.inf, np.nan, -0.0], np.float32)]
+    )
     exact = torch.tensor(x).bfloat16().float().numpy()
     for isa in available_isas():
         with using_isa(isa):
@@ -73,7 +84,11 @@ def test_conversions_round_once() -> None:
     above, below = 1 + 2.0**-8 + 2.0**-40, 1 + 3 * 2.0**-8 - 2.0**-40
     narrow = bt.asarray(np.array([above, below, -above, 1e-45, 1e300])).astype("bfloat16").astype("float64")
     assert narrow.tolist() == [1 + 2.0**-7, 1 + 2.0**-7, -1 - 2.0**-7, 0.0, math.inf]
-    big = bt.asarray(np.array([2**60 + 2**52 + 1, -(2**60) - 2**52 - 1, 2**60 + 2**52])).astype("bfloat16").astype("float64")
+    big = (
+        bt.asarray(np.array([2**60 + 2**52 + 1, -(2**60) - 2**52 - 1, 2**60 + 2**52]))
+        .astype("bfloat16")
+        .astype("float64")
+    )
     assert big.tolist() == [2.0**60 + 2.0**53, -(2.0**60) - 2.0**53, 2.0**60]
     half = bt.asarray(np.array([1 + 2.0**-11 + 2.0**-40, 2049.0 + 2.0**-30])).astype("float16")
     assert half.numpy().astype(np.float64).tolist() == [1 + 2.0**-10, 2050.0]
@@ -81,7 +96,19 @@ def test_conversions_round_once() -> None:
 
 def test_floating_to_integer_truncates_and_saturates() -> None:
     x = np.array([1.9, -1.9, 3e9, -3e9, 1e30, -1e30, np.nan, np.inf, -np.inf, 255.9, -0.5], np.float32)
-    assert bt.asarray(x).astype("int32").tolist() == [1, -1, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 0, 2**31 - 1, -(2**31), 255, 0]
+    assert bt.asarray(x).astype("int32").tolist() == [
+        1,
+        -1,
+        2**31 - 1,
+        -(2**31),
+        2**31 - 1,
+        -(2**31),
+        0,
+        2**31 - 1,
+        -(2**31),
+        255,
+        0,
+    ]
     assert bt.asarray(x).astype("uint8").tolist() == [1, 0, 255, 0, 255, 0, 0, 255, 0, 255, 0]
     assert bt.asarray(x).astype("int64").tolist()[4:7] == [2**63 - 1, -(2**63), 0]
     assert bt.asarray(x).astype("bool").numpy().all()
@@ -170,7 +197,10 @@ def test_overlap_is_exact_for_slices(data: st.DataObject) -> None:
     shape = (6, 7)
     x = np.arange(42, dtype=np.float32).reshape(shape)
     lengths = [data.draw(st.integers(1, n)) for n in shape]
-    steps = [data.draw(st.integers(1, max(1, (n - 1) // max(1, k - 1)))) if k > 1 else 1 for n, k in zip(shape, lengths, strict=True)]
+    steps = [
+        data.draw(st.integers(1, max(1, (n - 1) // max(1, k - 1)))) if k > 1 else 1
+        for n, k in zip(shape, lengths, strict=True)
+    ]
 
     def part() -> tuple[slice, ...]:
         starts = [data.draw(st.integers(0, n - 1 - (k - 1) * s)) for n, k, s in zip(shape, lengths, steps, strict=True)]
@@ -221,13 +251,17 @@ def test_writes_are_seen_by_backward() -> None:
 
 def test_errors() -> None:
     x: Any = bt.zeros((2, 3))
-    with pytest.raises(bt.ShapeError, match=r"\[concat\] expected shapes that agree in all axes but 0, got \(2, 3\) and \(2, 4\)"):
+    with pytest.raises(
+        bt.ShapeError, match=r"\[concat\] expected shapes that agree in all axes but 0, got \(2, 3\) and \(2, 4\)"
+    ):
         bt.concat([x, bt.zeros((2, 4))])
     with pytest.raises(bt.ShapeError, match="at least one"):
         bt.concat([])
     with pytest.raises(bt.ShapeError, match="rank 0"):
         bt.concat([bt.asarray(np.float32(1))])
-    with pytest.raises(bt.ShapeError, match=r"\[copy_\] expected a source that broadcasts to shape \(2, 3\), got \(3, 3\)"):
+    with pytest.raises(
+        bt.ShapeError, match=r"\[copy_\] expected a source that broadcasts to shape \(2, 3\), got \(3, 3\)"
+    ):
         x.copy_(bt.zeros((3, 3)))
     with pytest.raises(bt.DTypeError, match=r"\[add_\] expected a source that converts to int64"):
         bt.zeros((2,), dtype="int64").add_(bt.ones((2,)))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,6 +22,8 @@ from layer_checks import (
     same_bits_for_any_threads,
     using_isa,
 )
+
+import blutensor as bt
 
 Array = np.ndarray[Any, Any]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -62,7 +63,27 @@ COMPARISONS = {
 # Around the vector widths (8, 16), the gathering block (512) and the task (16384).
 SIZES = [0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 511, 512, 513, 16383, 16385, 40009]
 SPECIAL = np.array(
-    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, -3e38, 1e-38, 88.7, 88.8, -87.4, -103.9, -104.1, 0.625, 4.0],
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-40,
+        -1e-40,
+        3e38,
+        -3e38,
+        1e-38,
+        88.7,
+        88.8,
+        -87.4,
+        -103.9,
+        -104.1,
+        0.625,
+        4.0,
+    ],
     np.float32,
 )
 
@@ -94,9 +115,12 @@ def test_unary_special_values(name: str) -> None:
         zero = exact == 0
         assert np.array_equal(np.signbit(ours[zero]), np.signbit(exact[zero]))
     finite = np.isfinite(exact)
-    # 1.34 units in the last place is the largest error of tanh (blublas/simd/math.h); float32 denormals have a fixed unit.
+    # 1.34 units in the last place is the largest error of tanh (blublas/simd/math.h); float32 denormals have a fixed
+    # unit.
     unit = np.maximum(np.spacing(np.abs(exact[finite])), np.float32(2.0**-149)).astype(np.float64)
-    assert np.all(np.abs(ours[finite].astype(np.float64) - reference(SPECIAL[finite].astype(np.float64))) <= 1.34 * unit)
+    assert np.all(
+        np.abs(ours[finite].astype(np.float64) - reference(SPECIAL[finite].astype(np.float64))) <= 1.34 * unit
+    )
 
 
 @pytest.mark.parametrize("name", [*UNARY, "gelu"])
@@ -122,15 +146,29 @@ def test_unary_dtypes(name: str, dtype: str) -> None:
     exact = UNARY[name][0](x.astype("float64").numpy())
     ours = getattr(bt, name)(x)
     assert ours.dtype.name == dtype
-    # One rounding to the dtype, plus what 1.34 units of float32 can move before it (float16 results may be denormal: 2^-25 is half
-    # their unit). float64 goes through the C library: up to 2 units, 2^-51.
+    # One rounding to the dtype, plus what 1.34 units of float32 can move before it (float16 results may be denormal:
+    # 2^-25 is half their unit). float64 goes through the C library: up to 2 units, 2^-51.
     rounding = {"bfloat16": 1.001 * 2.0**-8, "float16": 1.001 * 2.0**-11, "float64": 2.0**-51}[dtype]
     smallest = 2.0**-25 if dtype == "float16" else 0
     assert np.all(np.abs(ours.astype("float64").numpy() - exact) <= rounding * np.abs(exact) + smallest)
 
 
-@pytest.mark.parametrize("shapes", [((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 1), (1, 5)), ((2, 3, 4), ()), ((), ()), ((0, 3), (3,)),
-                                    ((4, 1, 600), (3, 1)), ((70, 3), (3,)), ((3, 40000), (3, 1)), ((1, 40000), (7, 1)), ((2, 2, 2), (2, 1, 2))])  # fmt: skip
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3, 5), (3, 5)),
+        ((3, 5), (5,)),
+        ((3, 1), (1, 5)),
+        ((2, 3, 4), ()),
+        ((), ()),
+        ((0, 3), (3,)),
+        ((4, 1, 600), (3, 1)),
+        ((70, 3), (3,)),
+        ((3, 40000), (3, 1)),
+        ((1, 40000), (7, 1)),
+        ((2, 2, 2), (2, 1, 2)),
+    ],
+)
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_broadcasting(name: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     rng = np.random.default_rng(7)
@@ -161,9 +199,21 @@ def test_binary_layouts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["add", "subtract", "multiply", "maximum", "minimum", *COMPARISONS])
-@pytest.mark.parametrize("dtypes", [("int64", "int64"), ("int32", "int32"), ("uint8", "uint8"), ("uint16", "uint16"),
-                                    ("int32", "int64"), ("uint8", "int32"), ("int32", "float32"), ("bool", "int32"),
-                                    ("float32", "float64"), ("float16", "float32")])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        ("int64", "int64"),
+        ("int32", "int32"),
+        ("uint8", "uint8"),
+        ("uint16", "uint16"),
+        ("int32", "int64"),
+        ("uint8", "int32"),
+        ("int32", "float32"),
+        ("bool", "int32"),
+        ("float32", "float64"),
+        ("float16", "float32"),
+    ],
+)
 def test_integers_and_promotion(name: str, dtypes: tuple[str, str]) -> None:
     rng = np.random.default_rng(9)
     a = rng.integers(0, 2 if dtypes[0] == "bool" else 200, 333).astype(dtypes[0])
@@ -188,7 +238,14 @@ def test_integers_wrap() -> None:
 
 def test_integer_power() -> None:
     base = np.array([2, -3, 1, -1, 0, 7], np.int64)
-    assert bt.pow(bt.asarray(base), bt.asarray(np.array([10, 3, -5, -3, 0, 20]))).tolist() == [1024, -27, 1, -1, 1, 7**20]
+    assert bt.pow(bt.asarray(base), bt.asarray(np.array([10, 3, -5, -3, 0, 20]))).tolist() == [
+        1024,
+        -27,
+        1,
+        -1,
+        1,
+        7**20,
+    ]
     assert bt.pow(bt.asarray(base[:1]), bt.asarray(np.array([-1]))).item() == 0
 
 
@@ -234,7 +291,9 @@ def test_where(dtype: str) -> None:
     rng = np.random.default_rng(2)
     condition = rng.integers(0, 2, (5, 1, 700)).astype(bool)
     a, b = (rng.integers(0, 2, (3, 1)).astype(dtype)), rng.integers(0, 2, (700,)).astype(dtype)
-    assert np.array_equal(bt.where(bt.asarray(condition), bt.asarray(a), bt.asarray(b)).numpy(), np.where(condition, a, b))
+    assert np.array_equal(
+        bt.where(bt.asarray(condition), bt.asarray(a), bt.asarray(b)).numpy(), np.where(condition, a, b)
+    )
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -276,7 +335,11 @@ def test_same_bits_for_any_number_of_threads() -> None:
     rng = np.random.default_rng(6)
     a, b = normal(rng, 301, 257), normal(rng, 257)
     same_bits_for_any_threads(
-        lambda: [bt.gelu(bt.asarray(a)).numpy(), bt.add(bt.asarray(a), bt.asarray(b)).numpy(), bt.exp(bt.asarray(a).T).numpy()]
+        lambda: [
+            bt.gelu(bt.asarray(a)).numpy(),
+            bt.add(bt.asarray(a), bt.asarray(b)).numpy(),
+            bt.exp(bt.asarray(a).T).numpy(),
+        ]
     )
 
 
@@ -306,7 +369,7 @@ def test_any_broadcast_of_any_strides(data: st.DataObject) -> None:
     def operand() -> tuple[Array, bt.Tensor]:
         kept = data.draw(st.integers(0, len(shape)))
         sizes = [1 if data.draw(st.booleans()) else n for n in shape[kept:]]
-        values = np.arange(max(1, math.prod(sizes) * 2**len(sizes)), dtype=np.float32)
+        values = np.arange(max(1, math.prod(sizes) * 2 ** len(sizes)), dtype=np.float32)
         whole = values[: math.prod(sizes) * 2 ** len(sizes)].reshape([2 * n for n in sizes])
         steps = tuple(data.draw(st.sampled_from([slice(None, None, 2), slice(None, None, -2)])) for _ in sizes)
         return whole[steps], bt.asarray(whole)[steps]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor import _operators
 from layer_checks import available_isas, gradients, normal, parameter, poison, same_bits_for_any_threads, using_isa
+
+import blutensor as bt
+from blutensor import _operators
 
 Array = np.ndarray[Any, Any]
 MASK = 2**32 - 1
@@ -56,7 +57,9 @@ def draw(name: str, shape: tuple[int, ...], *attrs: Any, seed: int = 7, step: in
 
 def test_uniform_numbers_are_words_of_philox() -> None:
     seed, step, op_id, n = 0x123456789ABCDEF, 3, 5, 1003
-    bits = np.array([philox([i, 0, op_id, step], [seed & MASK, seed >> 32]) for i in range(-(-n // 4))], np.uint32).ravel()
+    bits = np.array(
+        [philox([i, 0, op_id, step], [seed & MASK, seed >> 32]) for i in range(-(-n // 4))], np.uint32
+    ).ravel()
     for isa in available_isas():
         with using_isa(isa):
             poison(n)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_checks import gradients, layouts, normal, parameter
+
+import blutensor as bt
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +42,9 @@ def test_reshape_is_a_view_where_strides_allow() -> None:
 def test_reshape_of_any_layout(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     whole = np.arange(math.prod(2 * n for n in shape), dtype=np.int32).reshape([2 * n for n in shape])
-    steps = tuple(data.draw(st.sampled_from([slice(None, n), slice(None, None, 2), slice(None, None, -2)])) for n in shape)
+    steps = tuple(
+        data.draw(st.sampled_from([slice(None, n), slice(None, None, 2), slice(None, None, -2)])) for n in shape
+    )
     order = data.draw(st.permutations(range(len(shape))))
     values, tensor = whole[steps].transpose(order), bt.asarray(whole)[steps].permute_dims(*order)
     factors = [p for n in shape for p in ([2, 2] if n == 4 else [n])]
@@ -78,16 +81,36 @@ def test_permute_squeeze_expand() -> None:
         ours = bt.expand_dims(t, axis)
         assert ours.shape == np.expand_dims(x, axis).shape
         assert ours.is_contiguous()
-    for y in (bt.permute_dims(t, (3, 0, 2, 1)), bt.squeeze(t, 1), bt.expand_dims(t, 0), bt.broadcast_to(t, (2, 5, 3, 4))):
+    for y in (
+        bt.permute_dims(t, (3, 0, 2, 1)),
+        bt.squeeze(t, 1),
+        bt.expand_dims(t, 0),
+        bt.broadcast_to(t, (2, 5, 3, 4)),
+    ):
         assert shares(t, y)
     assert np.array_equal(bt.broadcast_to(t, (7, 2, 5, 3, 4)).numpy(), np.broadcast_to(x, (7, 2, 5, 3, 4)))
 
 
 INDICES: list[Any] = [
-    0, -1, slice(None), slice(1, 3), slice(None, None, -1), slice(4, 1, -2), slice(0, 0), slice(10, 20), slice(-2, None),
-    (0, 1), (slice(None), -1), (Ellipsis, 0), (0, Ellipsis, slice(None, None, 2)), (None, 1, None), (slice(1, None), None, slice(None, 2)),
-    (2, 3, 1), Ellipsis, None,
-]  # fmt: skip
+    0,
+    -1,
+    slice(None),
+    slice(1, 3),
+    slice(None, None, -1),
+    slice(4, 1, -2),
+    slice(0, 0),
+    slice(10, 20),
+    slice(-2, None),
+    (0, 1),
+    (slice(None), -1),
+    (Ellipsis, 0),
+    (0, Ellipsis, slice(None, None, 2)),
+    (None, 1, None),
+    (slice(1, None), None, slice(None, 2)),
+    (2, 3, 1),
+    Ellipsis,
+    None,
+]
 
 
 @pytest.mark.parametrize("index", INDICES, ids=str)

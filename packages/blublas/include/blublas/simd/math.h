@@ -1,8 +1,9 @@
 // exp, log, tanh, erf, GELU and its derivative on vectors of float32.
 //
-// Every function is written once over the lanes of vector.h; all instruction sets and the portable form give the same bits.
-// Polynomials are minimax fits (Lawson's reweighting in 120-bit arithmetic, coefficients rounded to float32 one after the other
-// with the remaining ones refitted). Errors against float64 over all float32 inputs, in units of the last place:
+// Every function is written once over the lanes of vector.h; all instruction sets and the portable form give the same
+// bits. Polynomials are minimax fits (Lawson's reweighting in 120-bit arithmetic, coefficients rounded to float32 one
+// after the other with the remaining ones refitted). Errors against float64 over all float32 inputs, in units of the
+// last place:
 //
 //   exp 1.02    log 0.80    tanh 1.33    erf 1.05     (measured again by blutensor's tests/native/simd_math_test.cpp)
 //
@@ -106,14 +107,15 @@ inline F erf(F x) {
 // 1 / (1 + e^-x)
 inline F sigmoid(F x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(negate(x))); }
 
-// GELU, tanh form: x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), written as x sigmoid(2u): one exponential, and no
-// cancellation for negative x.
+// GELU, tanh form: x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), written as x sigmoid(2u): one
+// exponential, and no cancellation for negative x.
 inline F gelu_tanh(F x) {
   const F twice_u = x * fma(x * x, broadcast(0.0713548162726f), broadcast(1.59576912161f));
   return x / (broadcast(1.0f) + exp(negate(twice_u)));
 }
 
-// d/dx of the above: s + x s (1 - s) 2u', s = sigmoid(2u). Beyond |x| = 30 it is 0 or 1; cut there, so that x^2 stays finite.
+// d/dx of the above: s + x s (1 - s) 2u', s = sigmoid(2u). Beyond |x| = 30 it is 0 or 1; cut there, so that x^2 stays
+// finite.
 inline F gelu_tanh_gradient(F x) {
   const F one = broadcast(1.0f);
   x = min(broadcast(30.0f), max(broadcast(-30.0f), x));  // NaN passes

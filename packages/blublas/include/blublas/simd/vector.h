@@ -4,9 +4,9 @@
 //   AVX2 and FMA               8 lanes   blublas::simd::avx2
 //   anything else              1 lane    blublas::simd::portable
 //
-// The names below mean the same in all three, so mathematics is written once (math.h) and gives the same bits everywhere:
-// every operation here is one IEEE operation, rounded once. The instruction set is part of the namespace, hence of every
-// mangled name: the linker can never hand AVX-512 code to a file that was compiled for less.
+// The names below mean the same in all three, so mathematics is written once (math.h) and gives the same bits
+// everywhere: every operation here is one IEEE operation, rounded once. The instruction set is part of the namespace,
+// hence of every mangled name: the linker can never hand AVX-512 code to a file that was compiled for less.
 //
 //   F   float lanes       I   int32 lanes       M   lane mask
 #pragma once

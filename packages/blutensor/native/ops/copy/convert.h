@@ -11,8 +11,8 @@
 
 namespace blutensor {
 
-// A double as float32, rounded to odd: what is lost leaves the last bit set, so that rounding once more to a narrower type gives
-// what rounding once would have given (Boldo and Melquiond, "When double rounding is odd").
+// A double as float32, rounded to odd: what is lost leaves the last bit set, so that rounding once more to a narrower
+// type gives what rounding once would have given (Boldo and Melquiond, "When double rounding is odd").
 inline float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);

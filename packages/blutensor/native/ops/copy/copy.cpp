@@ -35,10 +35,10 @@ Operator copy_operator(const char* name, const char* doc) {
 }
 
 Operator astype_operator() {
-  Operator o = copy_operator(
-      "astype",
-      "x converted to another dtype, always a copy. To floating-point dtypes: rounded to nearest even. Floating to integer: truncated, out of "
-      "range saturates, NaN gives 0. Integer to integer: low bits. To bool: not zero.");
+  Operator o = copy_operator("astype",
+                             "x converted to another dtype, always a copy. To floating-point dtypes: rounded to "
+                             "nearest even. Floating to integer: truncated, out of "
+                             "range saturates, NaN gives 0. Integer to integer: low bits. To bool: not zero.");
   o.attrs = {{"dtype", AttrKind::dtype, {}, true, {}}};
   o.infer = [](const OpCall& call) -> std::vector<TensorSpec> {
     return {{call.attrs.dtype(0), call.inputs[0].shape(), {}, false}};
@@ -82,8 +82,8 @@ bool broadcasts(const Shape& from, const Shape& to) {
 // Both tensors, checked: `source` broadcasts to the written one.
 std::vector<TensorSpec> infer_write(const OpCall& call, const char* op, bool converts) {
   const Tensor &x = call.inputs[0], &source = call.inputs[1];
-  require(broadcasts(source.shape(), x.shape()), "[", op, "] expected a source that broadcasts to shape ",
-          x.shape(), ", got ", source.shape());
+  require(broadcasts(source.shape(), x.shape()), "[", op, "] expected a source that broadcasts to shape ", x.shape(),
+          ", got ", source.shape());
   require_type(converts || is_floating(x.dtype()) || promote(x.dtype(), source.dtype()) == x.dtype(), "[", op,
                "] expected a source that converts to ", dtype_name(x.dtype()), " without loss of kind, got ",
                dtype_name(source.dtype()), "; convert it first: astype");
@@ -122,8 +122,8 @@ std::vector<TensorSpec> infer_concat(const OpCall& call) {
   DType dtype = first.dtype();
   for (size_t i = 1; i < call.inputs.size(); ++i) {
     const Tensor& next = call.inputs[i];
-    require(agree_but_for(next.shape(), first.shape(), axis), "[concat] expected shapes that agree in all axes but ", axis, ", got ", first.shape(), " and ",
-            next.shape(), " (tensor ", i, ")");
+    require(agree_but_for(next.shape(), first.shape(), axis), "[concat] expected shapes that agree in all axes but ",
+            axis, ", got ", first.shape(), " and ", next.shape(), " (tensor ", i, ")");
     shape[axis] += next.size(axis);
     dtype = promote(dtype, next.dtype());
   }
@@ -150,8 +150,9 @@ Tensors concat_gradient(GradContext& context) {
   for (int i = 0; i < context.num_inputs(); ++i) {
     const TensorSpec& spec = context.input_spec(i);
     if (context.needs(i))
-      gradients[static_cast<size_t>(i)] =
-          cast_to(slice({g}, {Attr::of_ints(start), Attr::of_ints(spec.shape), Attr::of_ints(Dims::filled(g.rank(), 1))}), spec.dtype);
+      gradients[static_cast<size_t>(i)] = cast_to(
+          slice({g}, {Attr::of_ints(start), Attr::of_ints(spec.shape), Attr::of_ints(Dims::filled(g.rank(), 1))}),
+          spec.dtype);
     start[axis] += spec.shape[axis];
   }
   return gradients;
@@ -162,10 +163,11 @@ Tensors concat_gradient(GradContext& context) {
 std::vector<TensorSpec> infer_index_write(const OpCall& call) {
   const Tensor &cache = call.inputs[0], &rows = call.inputs[1], &position = call.inputs[2];
   const int axis = normalize_axis(call.attrs.i(0), cache.rank(), "index_write_");
-  require(agree_but_for(rows.shape(), cache.shape(), axis) && rows.size(axis) <= cache.size(axis), "[index_write_] expected new of shape ", cache.shape(),
-          " with at most ", cache.size(axis), " along axis ", axis, ", got ", rows.shape());
-  require_type(rows.dtype() == cache.dtype(), "[index_write_] expected new of dtype ", dtype_name(cache.dtype()), ", got ",
-               dtype_name(rows.dtype()));
+  require(agree_but_for(rows.shape(), cache.shape(), axis) && rows.size(axis) <= cache.size(axis),
+          "[index_write_] expected new of shape ", cache.shape(), " with at most ", cache.size(axis), " along axis ",
+          axis, ", got ", rows.shape());
+  require_type(rows.dtype() == cache.dtype(), "[index_write_] expected new of dtype ", dtype_name(cache.dtype()),
+               ", got ", dtype_name(rows.dtype()));
   require_type(position.dtype() == DType::int32 || position.dtype() == DType::int64,
                "[index_write_] expected position of dtype int32 or int64, got ", dtype_name(position.dtype()));
   require(position.numel() == 1, "[index_write_] expected position of one element, got shape ", position.shape());
@@ -175,11 +177,12 @@ std::vector<TensorSpec> infer_index_write(const OpCall& call) {
 void launch_index_write(const Launch& args) {
   const View &cache = args.inputs[0], &rows = args.inputs[1], &position = args.inputs[2];
   const int axis = normalize_axis(args.attrs.i(0), cache.rank(), "index_write_");
-  const int64_t start = position.dtype == DType::int32 ? *position.ptr<const int32_t>() : *position.ptr<const int64_t>();
+  const int64_t start =
+      position.dtype == DType::int32 ? *position.ptr<const int32_t>() : *position.ptr<const int64_t>();
   const int64_t last = cache.shape[axis] - rows.shape[axis];
   if (start < 0 || start > last)
-    fail(Status::index, "[index_write_] expected a position from 0 to ", last, " (axis ", axis, " has ", cache.shape[axis],
-         " rows and ", rows.shape[axis], " are written), got ", start);
+    fail(Status::index, "[index_write_] expected a position from 0 to ", last, " (axis ", axis, " has ",
+         cache.shape[axis], " rows and ", rows.shape[axis], " are written), got ", start);
   const View target = narrow_view(cache, axis, start, rows.shape[axis]);
   check_written(target, rows, "index_write_");
   copy_view(target, rows);
@@ -188,12 +191,15 @@ void launch_index_write(const Launch& args) {
 }  // namespace
 
 void register_copy(OperatorRegistry& registry) {
-  registry.add(copy_operator("contiguous", "A row-major copy of x. x: any shape, dtype and strides; out: the same shape and dtype."));
-  registry.add(copy_operator("copy", "A copy of x with memory of its own, row-major. x: any shape and dtype; out: the same."));
+  registry.add(copy_operator("contiguous",
+                             "A row-major copy of x. x: any shape, dtype and strides; out: the same shape and dtype."));
+  registry.add(
+      copy_operator("copy", "A copy of x with memory of its own, row-major. x: any shape and dtype; out: the same."));
   registry.add(astype_operator());
 
   Operator copy_into = write_operator(
-      "copy_", "x = source in place, broadcast to x's shape and converted to its dtype (as astype does).", launch_copy_into);
+      "copy_", "x = source in place, broadcast to x's shape and converted to its dtype (as astype does).",
+      launch_copy_into);
   copy_into.inputs.push_back({.name = "source"});
   copy_into.infer = [](const OpCall& call) { return infer_write(call, "copy_", true); };
   registry.add(std::move(copy_into));
@@ -214,7 +220,8 @@ void register_copy(OperatorRegistry& registry) {
   Operator concat;
   concat.name = "concat";
   concat.doc =
-      "The tensors one after the other along an axis. tensors: equal shapes but for that axis, dtypes promote; out: sizes along the axis add up.";
+      "The tensors one after the other along an axis. tensors: equal shapes but for that axis, dtypes promote; out: "
+      "sizes along the axis add up.";
   concat.category = kCategory;
   concat.inputs = {{.name = "tensors", .kind = InputSpec::Kind::list}};
   concat.attrs = {{"axis", AttrKind::integer, Attr::of_int(0), false, {}}};
@@ -224,11 +231,12 @@ void register_copy(OperatorRegistry& registry) {
   concat.gradient = concat_gradient;
   registry.add(std::move(concat));
 
-  Operator write = write_operator(
-      "index_write_",
-      "Writes new into cache in place at [position, position + n) of an axis, n = new.shape[axis]: the step of a key-value cache. cache: any shape "
-      "and dtype; new: the same but for the axis; position: one int32 or int64, read on the device, checked against the axis.",
-      launch_index_write);
+  Operator write = write_operator("index_write_",
+                                  "Writes new into cache in place at [position, position + n) of an axis, n = "
+                                  "new.shape[axis]: the step of a key-value cache. cache: any shape "
+                                  "and dtype; new: the same but for the axis; position: one int32 or int64, read on "
+                                  "the device, checked against the axis.",
+                                  launch_index_write);
   write.inputs[0].name = "cache";
   write.inputs.push_back({.name = "new"});
   write.inputs.push_back({.name = "position"});

@@ -5,11 +5,12 @@
 
 namespace blutensor {
 
-// destination = source, broadcast to the destination's shape and converted to its dtype. The two must not overlap unless they are the same view.
+// destination = source, broadcast to the destination's shape and converted to its dtype. The two must not overlap
+// unless they are the same view.
 void copy_view(const View& destination, const View& source);
 
-// Whether one element of memory may belong to both. Exact for two views of the same strides (slices of one tensor); otherwise
-// overlapping address ranges count.
+// Whether one element of memory may belong to both. Exact for two views of the same strides (slices of one tensor);
+// otherwise overlapping address ranges count.
 bool may_overlap(const View& a, const View& b);
 // Whether two positions of the view may be one element of memory: a view that cannot be written in place.
 bool overlaps_itself(const View& view);

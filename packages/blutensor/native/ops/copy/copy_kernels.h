@@ -7,9 +7,10 @@
 
 namespace blutensor {
 
-// destination[i * destination_stride] = convert(source[i * source_stride]) for 0 <= i < n; strides in elements, any sign, 0 too for the
-// source. Conversions: to a floating type round to nearest even (once, from the exact value), floating to integer truncates and
-// saturates (NaN gives 0), integer to integer keeps the low bits, anything to bool is "not zero" (NaN is true).
+// destination[i * destination_stride] = convert(source[i * source_stride]) for 0 <= i < n; strides in elements, any
+// sign, 0 too for the source. Conversions: to a floating type round to nearest even (once, from the exact value),
+// floating to integer truncates and saturates (NaN gives 0), integer to integer keeps the low bits, anything to bool
+// is "not zero" (NaN is true).
 using CastKernel = void (*)(int64_t n, void* destination, int64_t destination_stride, const void* source,
                             int64_t source_stride);
 

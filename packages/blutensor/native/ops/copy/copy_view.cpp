@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kTile = 16;  // elements: a tile's rows and columns share few enough cache lines to stay in L1
 
-// Two-dimensional exchange of axes: the source is contiguous along `axis`, the destination along axis 0. Tiles of 16 x 16 read
-// and write every cache line once. Tasks: (outer position, block of 16 along `axis`).
+// Two-dimensional exchange of axes: the source is contiguous along `axis`, the destination along axis 0. Tiles of 16
+// x 16 read and write every cache line once. Tasks: (outer position, block of 16 along `axis`).
 template <class T>
 void transpose(const Iteration& it, size_t axis, T* destination, const T* source) {
   const int64_t width = it.extent[0], height = it.extent[axis];
@@ -47,10 +47,18 @@ void transpose(const Iteration& it, size_t axis, T* destination, const T* source
 
 bool transpose_any(const Iteration& it, size_t axis, const View& destination, const View& source) {
   switch (dtype_size(destination.dtype)) {
-    case 1: transpose(it, axis, destination.ptr<uint8_t>(), source.ptr<const uint8_t>()); break;
-    case 2: transpose(it, axis, destination.ptr<uint16_t>(), source.ptr<const uint16_t>()); break;
-    case 4: transpose(it, axis, destination.ptr<uint32_t>(), source.ptr<const uint32_t>()); break;
-    default: transpose(it, axis, destination.ptr<uint64_t>(), source.ptr<const uint64_t>()); break;
+    case 1:
+      transpose(it, axis, destination.ptr<uint8_t>(), source.ptr<const uint8_t>());
+      break;
+    case 2:
+      transpose(it, axis, destination.ptr<uint16_t>(), source.ptr<const uint16_t>());
+      break;
+    case 4:
+      transpose(it, axis, destination.ptr<uint32_t>(), source.ptr<const uint32_t>());
+      break;
+    default:
+      transpose(it, axis, destination.ptr<uint64_t>(), source.ptr<const uint64_t>());
+      break;
   }
   return true;
 }
@@ -112,7 +120,8 @@ bool nested(const Axes& axes) {
   return true;
 }
 
-// Whether distance = sum of k_i stride_i for some |k_i| < extent_i: with nested strides only two k_i can do at each level.
+// Whether distance = sum of k_i stride_i for some |k_i| < extent_i: with nested strides only two k_i can do at each
+// level.
 bool reaches(const Axes& axes, int level, int64_t distance) {
   if (level == axes.count) return distance == 0;
   const auto a = static_cast<size_t>(level);

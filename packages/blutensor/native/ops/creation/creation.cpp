@@ -58,7 +58,8 @@ void register_creation(OperatorRegistry& registry) {
 
   Operator arange;
   arange.name = "arange";
-  arange.doc = "start, start + step, ... below stop (above it for a negative step), computed in float64 and converted: 1-d.";
+  arange.doc =
+      "start, start + step, ... below stop (above it for a negative step), computed in float64 and converted: 1-d.";
   arange.category = "Creation";
   arange.attrs = {{"start", AttrKind::floating, {}, true, {}},
                   {"stop", AttrKind::floating, {}, true, {}},

@@ -32,7 +32,9 @@ inline void run_binary(BinaryOp op, DType dtype, const View& out, const View& a,
   block_loop({&out, has_bool_result(op) ? DType::boolean : compute}, inputs, true,
              [kernel](int64_t n, void* o, const auto& in, int64_t) {
                kernel(n, o, in[0].data, in[1].data,
-                      in[0].scalar ? Scalar::first : in[1].scalar ? Scalar::second : Scalar::none);
+                      in[0].scalar   ? Scalar::first
+                      : in[1].scalar ? Scalar::second
+                                     : Scalar::none);
              });
 }
 

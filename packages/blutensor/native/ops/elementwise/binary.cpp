@@ -21,9 +21,13 @@ InferFn infer_binary(std::string name, BinaryOp op) {
     const DType dtype = promote(a.dtype(), b.dtype());
     const DType compute = has_bool_operands(op) ? DType::boolean : compute_dtype(dtype);
     const bool defined = kernels().elementwise.binary[static_cast<int>(op)][static_cast<int>(compute)] != nullptr;
-    require_type(defined, "[", name, "] expected ", op == BinaryOp::divide ? "floating-point" : "numeric", " tensors, got ",
-                 dtype_name(a.dtype()), " and ", dtype_name(b.dtype()), "; convert one first: astype(x, float32)");
-    return {{has_bool_result(op) ? DType::boolean : dtype, broadcast_shapes(a.shape(), b.shape(), name.c_str()), {}, false}};
+    require_type(defined, "[", name, "] expected ", op == BinaryOp::divide ? "floating-point" : "numeric",
+                 " tensors, got ", dtype_name(a.dtype()), " and ", dtype_name(b.dtype()),
+                 "; convert one first: astype(x, float32)");
+    return {{has_bool_result(op) ? DType::boolean : dtype,
+             broadcast_shapes(a.shape(), b.shape(), name.c_str()),
+             {},
+             false}};
   };
 }
 
@@ -44,8 +48,8 @@ Operator binary(const char* name, const char* doc, const char* category) {
 using Derivative = Tensor (*)(GradContext& context, const Tensor& g, int i);
 
 template <BinaryOp op>
-Operator differentiable(const char* name, const char* doc, uint64_t save_inputs, uint64_t save_outputs, Derivative derivative,
-                        const char* domain = "normal") {
+Operator differentiable(const char* name, const char* doc, uint64_t save_inputs, uint64_t save_outputs,
+                        Derivative derivative, const char* domain = "normal") {
   Operator o = binary<op>(name, doc, "Arithmetic");
   o.save_inputs = save_inputs;
   o.save_outputs = save_outputs;
@@ -107,15 +111,17 @@ void launch_where(const Launch& args) {
   const DType dtype = args.outputs[0].dtype;
   const WhereKernel kernel = kernels().elementwise.where[static_cast<int>(dtype)];
   const BlockOperand inputs[] = {{&args.inputs[0], DType::boolean}, {&args.inputs[1], dtype}, {&args.inputs[2], dtype}};
-  block_loop({&args.outputs[0], dtype}, inputs, false,
-             [kernel](int64_t n, void* o, const auto& in, int64_t) { kernel(n, o, in[0].data, in[1].data, in[2].data); });
+  block_loop({&args.outputs[0], dtype}, inputs, false, [kernel](int64_t n, void* o, const auto& in, int64_t) {
+    kernel(n, o, in[0].data, in[1].data, in[2].data);
+  });
 }
 
 void register_where(OperatorRegistry& registry) {
   Operator o;
   o.name = "where";
   o.doc =
-      "a where condition is true, b elsewhere, elementwise. condition: bool (numbers count as true when they are not zero); a, b: any "
+      "a where condition is true, b elsewhere, elementwise. condition: bool (numbers count as true when they are not "
+      "zero); a, b: any "
       "dtype, promoted; all three are broadcast.";
   o.category = "Comparison and logic";
   o.inputs = {{.name = "condition"}, {.name = "a", .accepts_scalar = true}, {.name = "b", .accepts_scalar = true}};
@@ -144,9 +150,9 @@ void register_where(OperatorRegistry& registry) {
 void register_binary(OperatorRegistry& registry) {
   using C = GradContext&;
   using T = const Tensor&;
-  registry.add(differentiable<BinaryOp::add>(
-      "add", "a + b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 0, 0,
-      [](C, T g, int) -> Tensor { return g; }));
+  registry.add(differentiable<BinaryOp::add>("add",
+                                             "a + b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 0,
+                                             0, [](C, T g, int) -> Tensor { return g; }));
   registry.add(differentiable<BinaryOp::subtract>(
       "subtract", "a - b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 0, 0,
       [](C, T g, int i) -> Tensor { return i == 0 ? g : negative({g}); }));
@@ -154,35 +160,55 @@ void register_binary(OperatorRegistry& registry) {
       "multiply", "a b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 3, 0,
       [](C context, T g, int i) -> Tensor { return multiply({g, context.input(1 - i)}); }));
   registry.add(differentiable<BinaryOp::divide>(
-      "divide", "a / b, elementwise. Shapes broadcast, dtypes promote to a floating-point one (two integers are an error).", 2, 1,
+      "divide",
+      "a / b, elementwise. Shapes broadcast, dtypes promote to a floating-point one (two integers are an error).", 2, 1,
       [](C context, T g, int i) -> Tensor {
         const Tensor quotient = divide({g, context.input(1)});
         if (i == 0) return quotient;
         return multiply({negative({quotient}), context.output(0)});
       },
       "away_from_zero"));
-  registry.add(differentiable<BinaryOp::maximum>(
-      "maximum", "The larger of a and b, elementwise; NaN where either is. Shapes broadcast, dtypes promote. The gradient is halved between equal operands.",
-      3, 0, extremum_gradient<true>));
-  registry.add(differentiable<BinaryOp::minimum>(
-      "minimum", "The smaller of a and b, elementwise; NaN where either is. Shapes broadcast, dtypes promote. The gradient is halved between equal operands.",
-      3, 0, extremum_gradient<false>));
-  Operator pow = differentiable<BinaryOp::power>(
-      "pow", "a to the power b, elementwise. Shapes broadcast, dtypes promote; integers wrap, and a negative integer exponent truncates towards zero.",
-      3, 1, power_gradient, "positive");
+  registry.add(
+      differentiable<BinaryOp::maximum>("maximum",
+                                        "The larger of a and b, elementwise; NaN where either is. Shapes broadcast, "
+                                        "dtypes promote. The gradient is halved between equal operands.",
+                                        3, 0, extremum_gradient<true>));
+  registry.add(
+      differentiable<BinaryOp::minimum>("minimum",
+                                        "The smaller of a and b, elementwise; NaN where either is. Shapes broadcast, "
+                                        "dtypes promote. The gradient is halved between equal operands.",
+                                        3, 0, extremum_gradient<false>));
+  Operator pow =
+      differentiable<BinaryOp::power>("pow",
+                                      "a to the power b, elementwise. Shapes broadcast, dtypes promote; integers wrap, "
+                                      "and a negative integer exponent truncates towards zero.",
+                                      3, 1, power_gradient, "positive");
   pow.launch_cpu = launch_power;
   registry.add(std::move(pow));
 
   const char* logic = "Comparison and logic";
-  registry.add(binary<BinaryOp::equal>("equal", "a == b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::not_equal>("not_equal", "a != b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::less>("less", "a < b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::less_equal>("less_equal", "a <= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::greater>("greater", "a > b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::greater_equal>("greater_equal", "a >= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::logical_and>("logical_and", "a and b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.", logic));
-  registry.add(binary<BinaryOp::logical_or>("logical_or", "a or b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.", logic));
-  registry.add(binary<BinaryOp::logical_xor>("logical_xor", "Either a or b but not both, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.", logic));
+  registry.add(binary<BinaryOp::equal>(
+      "equal", "a == b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary<BinaryOp::not_equal>(
+      "not_equal", "a != b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary<BinaryOp::less>(
+      "less", "a < b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary<BinaryOp::less_equal>(
+      "less_equal", "a <= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary<BinaryOp::greater>(
+      "greater", "a > b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary<BinaryOp::greater_equal>(
+      "greater_equal", "a >= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary<BinaryOp::logical_and>(
+      "logical_and", "a and b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.",
+      logic));
+  registry.add(binary<BinaryOp::logical_or>(
+      "logical_or", "a or b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.",
+      logic));
+  registry.add(binary<BinaryOp::logical_xor>(
+      "logical_xor",
+      "Either a or b but not both, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.",
+      logic));
   register_where(registry);
 }
 

@@ -1,7 +1,8 @@
 // Runs a block kernel over operands of any strides and dtypes.
 //
-// Operands that are contiguous along the inner axis and have the compute dtype are passed as they are; others are gathered and
-// converted into blocks of kBlock elements on the stack, results likewise. Work is cut by position alone.
+// Operands that are contiguous along the inner axis and have the compute dtype are passed as they are; others are
+// gathered and converted into blocks of kBlock elements on the stack, results likewise. Work is cut by position
+// alone.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ namespace detail {
 struct Access {
   char* base = nullptr;
   int64_t size = 0, compute_size = 0, stride = 0;  // stride of the inner axis, in elements
-  CastKernel cast = nullptr;  // to the compute dtype (inputs), from it (the output)
+  CastKernel cast = nullptr;                       // to the compute dtype (inputs), from it (the output)
   bool same_dtype = false, linear = false, scalar = false;
 };
 
@@ -50,8 +51,9 @@ inline Access access_input(const Iteration& it, int k, const BlockOperand& opera
 
 }  // namespace detail
 
-// kernel(n, void* out, std::array<BlockInput, kMaxOperands> inputs, position), position being that of the block's first element. With `scalars`, at most all inputs but one are passed as scalars
-// where one element serves a whole block; without, blocks are always full.
+// kernel(n, void* out, std::array<BlockInput, kMaxOperands> inputs, position), position being that of the block's
+// first element. With `scalars`, at most all inputs but one are passed as scalars where one element serves a whole
+// block; without, blocks are always full.
 template <class Kernel>
 void block_loop(const BlockOperand& output, std::span<const BlockOperand> inputs, bool scalars, const Kernel& kernel) {
   std::array<const View*, kMaxOperands> views{output.view};
@@ -90,7 +92,8 @@ void block_loop(const BlockOperand& output, std::span<const BlockOperand> inputs
             --others;
           } else {
             for_each_run(it, first, first + length, [&](int64_t n, const auto& offset, int64_t position) {
-              a.cast(n, buffer[k].data() + (position - first) * a.compute_size, 1, a.base + offset[k] * a.size, a.stride);
+              a.cast(n, buffer[k].data() + (position - first) * a.compute_size, 1, a.base + offset[k] * a.size,
+                     a.stride);
             });
             in[k - 1] = {buffer[k].data(), false};
           }

@@ -1,5 +1,5 @@
-// Kernels over blocks of elements: contiguous operands of one compute type, or one scalar. Strides, broadcasting and conversions are
-// the block loop's business (block_loop.h).
+// Kernels over blocks of elements: contiguous operands of one compute type, or one scalar. Strides, broadcasting and
+// conversions are the block loop's business (block_loop.h).
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ enum class UnaryOp : int {
   erf,
   gelu_tanh,
   gelu_erf,
-  isnan,     // bool result
-  isfinite,  // bool result
+  isnan,        // bool result
+  isfinite,     // bool result
   logical_not,  // bool operands and result
 };
 inline constexpr int kNumUnaryOps = 16;
@@ -57,8 +57,8 @@ using UnaryKernel = void (*)(int64_t n, void* out, const void* a);
 using BinaryKernel = void (*)(int64_t n, void* out, const void* a, const void* b, Scalar scalar);
 using WhereKernel = void (*)(int64_t n, void* out, const void* condition, const void* a, const void* b);
 
-// [operator][compute dtype]; nullptr where the operator is not defined for the dtype. Results: of the compute dtype, or bool. `out` may
-// be one of the operands.
+// [operator][compute dtype]; nullptr where the operator is not defined for the dtype. Results: of the compute dtype,
+// or bool. `out` may be one of the operands.
 struct ElementwiseKernels {
   UnaryKernel unary[kNumUnaryOps][kNumDTypes] = {};
   BinaryKernel binary[kNumBinaryOps][kNumDTypes] = {};

@@ -1,8 +1,8 @@
-// float32 block kernels, written once over the lanes of blublas/simd: reference.cpp includes this file compiled for the baseline
-// (one lane), cpu_avx2.cpp and cpu_avx512.cpp for their instruction sets. All give the same bits.
+// float32 block kernels, written once over the lanes of blublas/simd: reference.cpp includes this file compiled for
+// the baseline (one lane), cpu_avx2.cpp and cpu_avx512.cpp for their instruction sets. All give the same bits.
 //
-// Memory-bound but for the transcendental functions: 8 bytes per element (unary), 12 or 8 (binary); exp, tanh and GELU cost 15 to 35
-// vector operations per lane group.
+// Memory-bound but for the transcendental functions: 8 bytes per element (unary), 12 or 8 (binary); exp, tanh and
+// GELU cost 15 to 35 vector operations per lane group.
 #include <cmath>
 #include <cstdint>
 
@@ -19,40 +19,92 @@ using simd::F;
 
 // ---------------------------------------------------------------- operators on lanes
 
-struct Negative { static F apply(F a) { return simd::negate(a); } };
-struct Absolute { static F apply(F a) { return simd::absolute(a); } };
+struct Negative {
+  static F apply(F a) { return simd::negate(a); }
+};
+struct Absolute {
+  static F apply(F a) { return simd::absolute(a); }
+};
 struct Sign {
   static F apply(F a) {
     const F zero = simd::broadcast(0.0f), one = simd::broadcast(1.0f);
     return simd::select(simd::less(zero, a), one, simd::select(simd::less(a, zero), simd::negate(one), a));
   }
 };
-struct Square { static F apply(F a) { return a * a; } };
-struct Reciprocal { static F apply(F a) { return simd::broadcast(1.0f) / a; } };
-struct Exp { static F apply(F a) { return simd::exp(a); } };
-struct Log { static F apply(F a) { return simd::log(a); } };
-struct Sqrt { static F apply(F a) { return simd::sqrt(a); } };
-struct Rsqrt { static F apply(F a) { return simd::broadcast(1.0f) / simd::sqrt(a); } };
-struct Tanh { static F apply(F a) { return simd::tanh(a); } };
-struct Erf { static F apply(F a) { return simd::erf(a); } };
-struct GeluTanh { static F apply(F a) { return simd::gelu_tanh(a); } };
-struct GeluErf { static F apply(F a) { return simd::gelu_erf(a); } };
+struct Square {
+  static F apply(F a) { return a * a; }
+};
+struct Reciprocal {
+  static F apply(F a) { return simd::broadcast(1.0f) / a; }
+};
+struct Exp {
+  static F apply(F a) { return simd::exp(a); }
+};
+struct Log {
+  static F apply(F a) { return simd::log(a); }
+};
+struct Sqrt {
+  static F apply(F a) { return simd::sqrt(a); }
+};
+struct Rsqrt {
+  static F apply(F a) { return simd::broadcast(1.0f) / simd::sqrt(a); }
+};
+struct Tanh {
+  static F apply(F a) { return simd::tanh(a); }
+};
+struct Erf {
+  static F apply(F a) { return simd::erf(a); }
+};
+struct GeluTanh {
+  static F apply(F a) { return simd::gelu_tanh(a); }
+};
+struct GeluErf {
+  static F apply(F a) { return simd::gelu_erf(a); }
+};
 
-struct Add { static F apply(F a, F b) { return a + b; } };
-struct Subtract { static F apply(F a, F b) { return a - b; } };
-struct Multiply { static F apply(F a, F b) { return a * b; } };
-struct Divide { static F apply(F a, F b) { return a / b; } };
-struct Maximum { static F apply(F a, F b) { return simd::select(simd::is_nan(a), a, simd::max(a, b)); } };
-struct Minimum { static F apply(F a, F b) { return simd::select(simd::is_nan(a), a, simd::min(a, b)); } };
-struct GeluTanhBackward { static F apply(F g, F x) { return g * simd::gelu_tanh_gradient(x); } };
-struct GeluErfBackward { static F apply(F g, F x) { return g * simd::gelu_erf_gradient(x); } };
+struct Add {
+  static F apply(F a, F b) { return a + b; }
+};
+struct Subtract {
+  static F apply(F a, F b) { return a - b; }
+};
+struct Multiply {
+  static F apply(F a, F b) { return a * b; }
+};
+struct Divide {
+  static F apply(F a, F b) { return a / b; }
+};
+struct Maximum {
+  static F apply(F a, F b) { return simd::select(simd::is_nan(a), a, simd::max(a, b)); }
+};
+struct Minimum {
+  static F apply(F a, F b) { return simd::select(simd::is_nan(a), a, simd::min(a, b)); }
+};
+struct GeluTanhBackward {
+  static F apply(F g, F x) { return g * simd::gelu_tanh_gradient(x); }
+};
+struct GeluErfBackward {
+  static F apply(F g, F x) { return g * simd::gelu_erf_gradient(x); }
+};
 
-struct Equal { static bool apply(float a, float b) { return a == b; } };
-struct NotEqual { static bool apply(float a, float b) { return a != b; } };
-struct Less { static bool apply(float a, float b) { return a < b; } };
-struct LessEqual { static bool apply(float a, float b) { return a <= b; } };
-struct Greater { static bool apply(float a, float b) { return a > b; } };
-struct GreaterEqual { static bool apply(float a, float b) { return a >= b; } };
+struct Equal {
+  static bool apply(float a, float b) { return a == b; }
+};
+struct NotEqual {
+  static bool apply(float a, float b) { return a != b; }
+};
+struct Less {
+  static bool apply(float a, float b) { return a < b; }
+};
+struct LessEqual {
+  static bool apply(float a, float b) { return a <= b; }
+};
+struct Greater {
+  static bool apply(float a, float b) { return a > b; }
+};
+struct GreaterEqual {
+  static bool apply(float a, float b) { return a >= b; }
+};
 
 // ---------------------------------------------------------------- loops
 
@@ -72,8 +124,10 @@ void binary(int64_t n, void* out, const void* a, const void* b, Scalar scalar) {
   const auto* q = static_cast<const float*>(b);
   int64_t i = 0;
   if (scalar == Scalar::none) {
-    for (; i + simd::kLanes <= n; i += simd::kLanes) simd::store(o + i, Op::apply(simd::load(p + i), simd::load(q + i)));
-    if (i < n) simd::store_first(o + i, Op::apply(simd::load_first(p + i, n - i), simd::load_first(q + i, n - i)), n - i);
+    for (; i + simd::kLanes <= n; i += simd::kLanes)
+      simd::store(o + i, Op::apply(simd::load(p + i), simd::load(q + i)));
+    if (i < n)
+      simd::store_first(o + i, Op::apply(simd::load_first(p + i, n - i), simd::load_first(q + i, n - i)), n - i);
   } else if (scalar == Scalar::first) {
     const F s = simd::broadcast(*p);
     for (; i + simd::kLanes <= n; i += simd::kLanes) simd::store(o + i, Op::apply(s, simd::load(q + i)));
@@ -163,10 +217,18 @@ void use_float32(ElementwiseKernels& kernels) {
   binary_entry(BinaryOp::greater_equal) = compare<GreaterEqual>;
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
     switch (dtype_size(static_cast<DType>(dtype))) {
-      case 1: kernels.where[dtype] = where<uint8_t>; break;
-      case 2: kernels.where[dtype] = where<uint16_t>; break;
-      case 4: kernels.where[dtype] = where<uint32_t>; break;
-      default: kernels.where[dtype] = where<uint64_t>; break;
+      case 1:
+        kernels.where[dtype] = where<uint8_t>;
+        break;
+      case 2:
+        kernels.where[dtype] = where<uint16_t>;
+        break;
+      case 4:
+        kernels.where[dtype] = where<uint32_t>;
+        break;
+      default:
+        kernels.where[dtype] = where<uint64_t>;
+        break;
     }
   }
 }

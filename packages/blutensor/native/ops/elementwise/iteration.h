@@ -1,8 +1,8 @@
 // Walking several strided operands over one shape.
 //
-// make_iteration() drops axes of size 1, orders the rest by the first operand's strides (innermost first) and merges neighbours
-// that every operand walks as one. What is left is a short nest whose inner loop is as long as it can be; positions in it are
-// numbered 0 ... numel-1, so that work is cut by position alone.
+// make_iteration() drops axes of size 1, orders the rest by the first operand's strides (innermost first) and merges
+// neighbours that every operand walks as one. What is left is a short nest whose inner loop is as long as it can be;
+// positions in it are numbered 0 ... numel-1, so that work is cut by position alone.
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ struct Iteration {
 // Every operand is broadcast to `shape`; operand 0 decides the order of the axes.
 Iteration make_iteration(const Shape& shape, std::span<const View* const> operands);
 
-// Calls body(length, offsets, position) for the pieces of inner runs that cover positions [begin, end); offsets[k] is that of operand
-// k's first element, in elements.
+// Calls body(length, offsets, position) for the pieces of inner runs that cover positions [begin, end); offsets[k] is
+// that of operand k's first element, in elements.
 template <class Body>
 void for_each_run(const Iteration& it, int64_t begin, int64_t end, const Body& body) {
   if (begin >= end) return;

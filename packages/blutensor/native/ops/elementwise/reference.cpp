@@ -1,4 +1,5 @@
-// Portable block kernels for every compute dtype. float32 is the vector source over one lane: the same bits as AVX2 and AVX-512.
+// Portable block kernels for every compute dtype. float32 is the vector source over one lane: the same bits as AVX2
+// and AVX-512.
 #include <cmath>
 #include <type_traits>
 
@@ -73,15 +74,19 @@ auto apply(T a, T b) {
   if constexpr (op == BinaryOp::add) return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
   if constexpr (op == BinaryOp::subtract) return static_cast<T>(static_cast<W>(a) - static_cast<W>(b));
   if constexpr (op == BinaryOp::multiply) {
-    if constexpr (sizeof(T) == 2) return static_cast<T>(uint32_t{a} * uint32_t{b});  // uint16 would overflow int
-    else return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
+    if constexpr (sizeof(T) == 2)
+      return static_cast<T>(uint32_t{a} * uint32_t{b});  // uint16 would overflow int
+    else
+      return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
   }
   if constexpr (op == BinaryOp::divide) return static_cast<T>(a / b);
   if constexpr (op == BinaryOp::maximum) return a != a || a > b ? a : b;  // the first NaN wins
   if constexpr (op == BinaryOp::minimum) return a != a || a < b ? a : b;
   if constexpr (op == BinaryOp::power) {
-    if constexpr (std::is_integral_v<T>) return integer_power(a, b);
-    else return static_cast<T>(std::pow(static_cast<double>(a), static_cast<double>(b)));
+    if constexpr (std::is_integral_v<T>)
+      return integer_power(a, b);
+    else
+      return static_cast<T>(std::pow(static_cast<double>(a), static_cast<double>(b)));
   }
   if constexpr (op == BinaryOp::gelu_tanh_backward) return static_cast<T>(a * gelu_tanh_gradient(b));
   if constexpr (op == BinaryOp::gelu_erf_backward) return static_cast<T>(a * gelu_erf_gradient(b));

@@ -7,7 +7,8 @@ namespace blutensor {
 
 namespace {
 
-const OpRef multiply{"multiply"}, divide{"divide"}, subtract{"subtract"}, add{"add"}, square{"square"}, exponential{"exp"};
+const OpRef multiply{"multiply"}, divide{"divide"}, subtract{"subtract"}, add{"add"}, square{"square"},
+    exponential{"exp"};
 
 template <UnaryOp op>
 void launch_unary(const Launch& args) {
@@ -44,8 +45,8 @@ enum class Saves { nothing, input, output };
 
 // A differentiable one: `derivative(gradient, saved)`.
 template <UnaryOp op>
-Operator differentiable(const char* name, const char* doc, Saves saves, Tensor (*derivative)(const Tensor& g, const Tensor& saved),
-                        const char* domain) {
+Operator differentiable(const char* name, const char* doc, Saves saves,
+                        Tensor (*derivative)(const Tensor& g, const Tensor& saved), const char* domain) {
   Operator o = unary<op>(name, doc, "Elementwise functions", [derivative, saves](GradContext& context) -> Tensors {
     const Tensor g = context.grad_output(0);
     if (!g.defined() || !context.needs(0)) return {Tensor{}};
@@ -62,7 +63,8 @@ Operator differentiable(const char* name, const char* doc, Saves saves, Tensor (
 // ---------------------------------------------------------------- GELU
 
 constexpr const char* kGeluDoc =
-    "Gaussian error linear unit (Hendrycks and Gimpel 2016), elementwise. approximate=\"none\": x (1 + erf(x / sqrt 2)) / 2; \"tanh\": "
+    "Gaussian error linear unit (Hendrycks and Gimpel 2016), elementwise. approximate=\"none\": x (1 + erf(x / sqrt "
+    "2)) / 2; \"tanh\": "
     "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. x: any shape, floating; out: the same shape and dtype.";
 
 AttrSpec approximate_attr() {
@@ -123,7 +125,8 @@ void register_gelu(OperatorRegistry& registry) {
   backward.is_public = false;
   backward.infer = [](const OpCall& call) -> std::vector<TensorSpec> {
     const Tensor &g = call.inputs[0], &x = call.inputs[1];
-    require(g.shape() == x.shape(), "[gelu_backward] expected grad and x of one shape, got ", g.shape(), " and ", x.shape());
+    require(g.shape() == x.shape(), "[gelu_backward] expected grad and x of one shape, got ", g.shape(), " and ",
+            x.shape());
     require_type(is_floating(x.dtype()) && is_floating(g.dtype()),
                  "[gelu_backward] expected floating-point tensors, got ", dtype_name(g.dtype()), " and ",
                  dtype_name(x.dtype()));
@@ -138,22 +141,27 @@ void register_gelu(OperatorRegistry& registry) {
 void register_unary(OperatorRegistry& registry) {
   using T = const Tensor&;
   registry.add(differentiable<UnaryOp::negative>(
-      "negative", "-x, elementwise. Integers wrap. x: any shape, numeric; out: the same shape and dtype.", Saves::nothing,
+      "negative", "-x, elementwise. Integers wrap. x: any shape, numeric; out: the same shape and dtype.",
+      Saves::nothing,
       [](T g, T) -> Tensor {
         static const OpRef negative{"negative"};
         return negative({g});
       },
       "normal"));
   registry.add(differentiable<UnaryOp::absolute>(
-      "abs", "|x|, elementwise; the gradient at 0 is 0. x: any shape, numeric; out: the same shape and dtype.", Saves::input,
+      "abs", "|x|, elementwise; the gradient at 0 is 0. x: any shape, numeric; out: the same shape and dtype.",
+      Saves::input,
       [](T g, T x) -> Tensor {
         static const OpRef sign{"sign"};
         return multiply({g, sign({x})});
       },
       "away_from_zero"));
-  registry.add(unary<UnaryOp::sign>(
-      "sign", "-1, 0 or 1 by the sign of x, elementwise; zeros and NaN stay what they are. x: any shape, numeric; out: the same shape and dtype.",
-      "Elementwise functions"));
+  registry.add(differentiable<UnaryOp::sign>(
+      "sign",
+      "-1, 0 or 1 by the sign of x, elementwise; zeros and NaN stay what they are; the gradient is 0. x: any shape, "
+      "numeric; out: the same shape and dtype.",
+      Saves::nothing, [](T g, T) -> Tensor { return broadcast_to(constant(0, g.dtype()), g.shape()); },
+      "away_from_zero"));
   registry.add(differentiable<UnaryOp::square>(
       "square", "x x, elementwise. x: any shape, numeric; out: the same shape and dtype.", Saves::input,
       [](T g, T x) -> Tensor { return multiply({scaled(g, 2), x}); }, "normal"));
@@ -164,11 +172,12 @@ void register_unary(OperatorRegistry& registry) {
       "exp", "e to the power x, elementwise. x: any shape, floating; out: the same shape and dtype.", Saves::output,
       [](T g, T y) -> Tensor { return multiply({g, y}); }, "normal"));
   registry.add(differentiable<UnaryOp::log>(
-      "log", "Natural logarithm, elementwise: -inf at 0, NaN below. x: any shape, floating; out: the same shape and dtype.", Saves::input,
-      [](T g, T x) -> Tensor { return divide({g, x}); }, "positive"));
+      "log",
+      "Natural logarithm, elementwise: -inf at 0, NaN below. x: any shape, floating; out: the same shape and dtype.",
+      Saves::input, [](T g, T x) -> Tensor { return divide({g, x}); }, "positive"));
   registry.add(differentiable<UnaryOp::sqrt>(
-      "sqrt", "Square root, elementwise, correctly rounded. x: any shape, floating; out: the same shape and dtype.", Saves::output,
-      [](T g, T y) -> Tensor { return divide({g, scaled(y, 2)}); }, "positive"));
+      "sqrt", "Square root, elementwise, correctly rounded. x: any shape, floating; out: the same shape and dtype.",
+      Saves::output, [](T g, T y) -> Tensor { return divide({g, scaled(y, 2)}); }, "positive"));
   registry.add(differentiable<UnaryOp::rsqrt>(
       "rsqrt", "1 / sqrt(x), elementwise. x: any shape, floating; out: the same shape and dtype.", Saves::output,
       [](T g, T y) -> Tensor { return multiply({scaled(g, -0.5), multiply({y, square({y})})}); }, "positive"));
@@ -183,13 +192,16 @@ void register_unary(OperatorRegistry& registry) {
       },
       "normal"));
   registry.add(unary<UnaryOp::isnan>(
-      "isnan", "Whether x is NaN, elementwise. x: any shape and dtype; out: the same shape, bool.", "Comparison and logic"));
+      "isnan", "Whether x is NaN, elementwise. x: any shape and dtype; out: the same shape, bool.",
+      "Comparison and logic"));
   registry.add(unary<UnaryOp::isfinite>(
-      "isfinite", "Whether x is neither NaN nor infinite, elementwise. x: any shape and dtype; out: the same shape, bool.",
+      "isfinite",
+      "Whether x is neither NaN nor infinite, elementwise. x: any shape and dtype; out: the same shape, bool.",
       "Comparison and logic"));
-  registry.add(unary<UnaryOp::logical_not>(
-      "logical_not", "not x, elementwise; numbers count as true when they are not zero. x: any shape and dtype; out: the same shape, bool.",
-      "Comparison and logic"));
+  registry.add(unary<UnaryOp::logical_not>("logical_not",
+                                           "not x, elementwise; numbers count as true when they are not zero. x: any "
+                                           "shape and dtype; out: the same shape, bool.",
+                                           "Comparison and logic"));
   register_gelu(registry);
 }
 

@@ -1,5 +1,6 @@
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): ten rounds turn a 128-bit counter and
-// a 64-bit key into 128 random bits. No state: any element of any sequence is computed by itself.
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): ten rounds turn
+// a 128-bit counter and a 64-bit key into 128 random bits. No state: any element of any sequence is computed by
+// itself.
 #pragma once
 
 #include <array>

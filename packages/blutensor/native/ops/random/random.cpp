@@ -14,7 +14,8 @@ constexpr const char* kCategory = "Random numbers";
 constexpr int64_t kWordsPerGroup = 4;
 
 void check_state(const Tensor& state, const std::string& op) {
-  require_type(state.dtype() == DType::int64, "[", op, "] expected state of dtype int64, got ", dtype_name(state.dtype()));
+  require_type(state.dtype() == DType::int64, "[", op, "] expected state of dtype int64, got ",
+               dtype_name(state.dtype()));
   require(state.shape() == Shape{2}, "[", op, "] expected state {seed, step} of shape (2,), got ", state.shape());
 }
 
@@ -33,9 +34,7 @@ const uint32_t* draw_words(const RandomStream& stream, int64_t first, int64_t n,
 // ---------------------------------------------------------------- distributions
 
 // A number on [0, 1) from 53 of 64 bits.
-double unit_double(const uint32_t* w) {
-  return static_cast<double>(((uint64_t{w[0]} << 32) | w[1]) >> 11) * 0x1p-53;
-}
+double unit_double(const uint32_t* w) { return static_cast<double>(((uint64_t{w[0]} << 32) | w[1]) >> 11) * 0x1p-53; }
 float unit_float(uint32_t w) { return static_cast<float>(w >> 8) * 0x1p-24f; }
 
 // Number i of the block from the words that belong to it: one word for float32, two for float64.
@@ -67,7 +66,8 @@ struct Normal {
       pair((static_cast<double>(words[i]) + 0.5) * 0x1p-32, static_cast<double>(words[i + 1]) * 0x1p-32, out + i);
   }
   void fill(int64_t n, const uint32_t* words, double* out) const {
-    for (int64_t i = 0; i < n; i += 2) pair(unit_double(words + 2 * i) + 0x1p-54, unit_double(words + 2 * i + 2), out + i);
+    for (int64_t i = 0; i < n; i += 2)
+      pair(unit_double(words + 2 * i) + 0x1p-54, unit_double(words + 2 * i + 2), out + i);
   }
 };
 
@@ -120,9 +120,12 @@ Operator draw_operator(const char* name, const char* doc, const char* first, con
     check_state(call.inputs[0], op);
     num_elements(call.attrs.ints(kShape));  // checks the sizes
     const double low = call.attrs.f(kFirst), high = call.attrs.f(kSecond);
-    require(std::isfinite(low) && std::isfinite(high) && (std::is_same_v<Distribution, Uniform> ? low <= high : high >= 0), "[", op,
-            "] expected finite ", std::is_same_v<Distribution, Uniform> ? "low <= high" : "mean and std >= 0", ", got ", low, " and ", high);
-    require_type(is_floating(call.attrs.dtype(kDType)), "[", op, "] expected a floating-point dtype, got ", dtype_name(call.attrs.dtype(kDType)));
+    require(
+        std::isfinite(low) && std::isfinite(high) && (std::is_same_v<Distribution, Uniform> ? low <= high : high >= 0),
+        "[", op, "] expected finite ", std::is_same_v<Distribution, Uniform> ? "low <= high" : "mean and std >= 0",
+        ", got ", low, " and ", high);
+    require_type(is_floating(call.attrs.dtype(kDType)), "[", op, "] expected a floating-point dtype, got ",
+                 dtype_name(call.attrs.dtype(kDType)));
     return {{call.attrs.dtype(kDType), call.attrs.ints(kShape), {}, false}};
   };
   o.launch_cpu = launch_draw<Distribution>;
@@ -132,7 +135,9 @@ Operator draw_operator(const char* name, const char* doc, const char* first, con
 // ---------------------------------------------------------------- dropout
 
 // An element stays when its 24 random bits are below this: u < 1 - p exactly, u = bits / 2^24.
-uint32_t keep_threshold(double p) { return static_cast<uint32_t>(std::ceil(static_cast<double>(static_cast<float>(1 - p)) * 0x1p24)); }
+uint32_t keep_threshold(double p) {
+  return static_cast<uint32_t>(std::ceil(static_cast<double>(static_cast<float>(1 - p)) * 0x1p24));
+}
 double keep_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
 void launch_dropout(const Launch& args) {
@@ -149,7 +154,8 @@ void launch_dropout(const Launch& args) {
       const int64_t length = std::min(kBlock, n - first);
       const uint32_t* random = draw_words(stream, position + first, length, words);
       if (compute == DType::float32) {
-        kernels().random.dropout_f32(length, static_cast<float*>(o) + first, static_cast<const float*>(in[0].data) + first, random, threshold,
+        kernels().random.dropout_f32(length, static_cast<float*>(o) + first,
+                                     static_cast<const float*>(in[0].data) + first, random, threshold,
                                      static_cast<float>(scale));
       } else {
         for (int64_t i = 0; i < length; ++i)
@@ -165,7 +171,8 @@ Operator dropout_operator(const char* name, const char* input) {
   o.name = name;
   o.category = kCategory;
   o.inputs = {{.name = input}, {.name = "state"}};
-  o.attrs = {{"p", AttrKind::floating, Attr::of_float(0.5), false, {}}, {"op_id", AttrKind::integer, Attr::of_int(0), false, {}}};
+  o.attrs = {{"p", AttrKind::floating, Attr::of_float(0.5), false, {}},
+             {"op_id", AttrKind::integer, Attr::of_int(0), false, {}}};
   o.output_names = {"out"};
   o.infer = [op = o.name](const OpCall& call) -> std::vector<TensorSpec> {
     const Tensor& x = call.inputs[0];
@@ -189,7 +196,8 @@ Tensors decompose_dropout(std::span<const Tensor> inputs, const Attrs& attrs) {
   static const OpRef uniform{"uniform"}, less{"less"}, where{"where"}, multiply{"multiply"};
   const Tensor& x = inputs[0];
   const double p = attrs.f(0);
-  const Tensor u = uniform({inputs[1]}, {Attr::of_ints(x.shape()), Attr::of_float(0), Attr::of_float(1), Attr::of_dtype(DType::float32), attrs[1]});
+  const Tensor u = uniform({inputs[1]}, {Attr::of_ints(x.shape()), Attr::of_float(0), Attr::of_float(1),
+                                         Attr::of_dtype(DType::float32), attrs[1]});
   const Tensor kept = less({u, constant(1 - p, DType::float32)});
   return {multiply({x, where({kept, constant(keep_scale(p), x.dtype()), constant(0, x.dtype())})})};
 }
@@ -202,20 +210,21 @@ void launch_advance(const Launch& args) {
 }  // namespace
 
 void register_random(OperatorRegistry& registry) {
-  registry.add(draw_operator<Uniform>(
-      "uniform",
-      "Numbers distributed uniformly on [low, high): 24 random bits each (53 for float64). state: int64 [2], {seed, step}; op_id tells the random "
-      "operators of one step apart; out: `shape`, floating dtype.",
-      "low", "high"));
-  registry.add(draw_operator<Normal>(
-      "normal",
-      "Numbers distributed normally, by Box and Muller's method in float64. state: int64 [2], {seed, step}; op_id tells the random operators of one "
-      "step apart; out: `shape`, floating dtype.",
-      "mean", "std"));
+  registry.add(draw_operator<Uniform>("uniform",
+                                      "Numbers distributed uniformly on [low, high): 24 random bits each (53 for "
+                                      "float64). state: int64 [2], {seed, step}; op_id tells the random "
+                                      "operators of one step apart; out: `shape`, floating dtype.",
+                                      "low", "high"));
+  registry.add(draw_operator<Normal>("normal",
+                                     "Numbers distributed normally, by Box and Muller's method in float64. state: "
+                                     "int64 [2], {seed, step}; op_id tells the random operators of one "
+                                     "step apart; out: `shape`, floating dtype.",
+                                     "mean", "std"));
 
   Operator dropout = dropout_operator("dropout", "x");
   dropout.doc =
-      "x / (1 - p) with probability 1 - p and 0 else, element by element (Srivastava et al. 2014). x: any shape, floating; out: the same. The "
+      "x / (1 - p) with probability 1 - p and 0 else, element by element (Srivastava et al. 2014). x: any shape, "
+      "floating; out: the same. The "
       "same state and op_id give the same mask, from which backward makes it again.";
   dropout.decompose = decompose_dropout;
   registry.add(std::move(dropout));

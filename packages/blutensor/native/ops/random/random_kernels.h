@@ -11,7 +11,8 @@ struct RandomKernels {
   // out[4 i ... 4 i + 3] = numbers of group first_group + i, for 0 <= i < num_groups.
   void (*bits)(int64_t num_groups, uint32_t* out, const RandomStream& stream, int64_t first_group) = nullptr;
   // out[i] = x[i] * (bits[i] / 2^8 < threshold ? scale : 0). `out` may be x.
-  void (*dropout_f32)(int64_t n, float* out, const float* x, const uint32_t* bits, uint32_t threshold, float scale) = nullptr;
+  void (*dropout_f32)(int64_t n, float* out, const float* x, const uint32_t* bits, uint32_t threshold,
+                      float scale) = nullptr;
 };
 
 void use_reference(RandomKernels& kernels);

@@ -1,7 +1,7 @@
 // Philox4x32-10 on vectors: one group of four numbers per lane. Included by cpu_avx2.cpp and cpu_avx512.cpp.
 //
-// A round is two 32 x 32 -> 64 bit products per lane; each comes from two multiplications of the even and the odd lanes. Lanes are given the
-// groups in such an order that two levels of unpacking write the numbers in order.
+// A round is two 32 x 32 -> 64 bit products per lane; each comes from two multiplications of the even and the odd
+// lanes. Lanes are given the groups in such an order that two levels of unpacking write the numbers in order.
 #include <cstdint>
 
 #include <blublas/simd/vector.h>

@@ -5,7 +5,8 @@ namespace blutensor {
 namespace {
 
 // sums[c] += x over positions [begin, end) of the reduction, for `columns` outputs that start at `base`.
-void add_rows(const ReduceGeometry& g, const View& x, int64_t base, int64_t columns, int64_t begin, int64_t end, double* sums) {
+void add_rows(const ReduceGeometry& g, const View& x, int64_t base, int64_t columns, int64_t begin, int64_t end,
+              double* sums) {
   const auto size = static_cast<int64_t>(dtype_size(x.dtype));
   const char* data = static_cast<const char*>(x.data) + base * size;
   const int64_t row_stride = g.reduced.stride[0][0];
@@ -45,31 +46,34 @@ void sum_columns(const ReduceGeometry& g, const View& x, const View& out, bool m
   };
 
   const int64_t elements_per_task = std::min(width, kColumns) * std::min(g.length, kRowsPerTask);
-  parallel_for(groups * blocks * row_tasks, kElementwiseGrain / std::max<int64_t>(elements_per_task, 1), [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t row_task = task % row_tasks, block = task / row_tasks % blocks, group = task / row_tasks / blocks;
-      const int64_t first = block * kColumns, columns = std::min(kColumns, width - first);
-      const int64_t output = group * width + first;
-      const int64_t row = row_task * kRowsPerTask;
-      double sums[kColumns] = {};
-      add_rows(g, x, g.base(output), columns, row, std::min(g.length, row + kRowsPerTask), sums);
-      if (row_tasks == 1)
-        store(output, columns, sums);
-      else
-        std::copy(sums, sums + columns, partial + row_task * g.num_outputs + output);
-    }
-  });
+  parallel_for(groups * blocks * row_tasks, kElementwiseGrain / std::max<int64_t>(elements_per_task, 1),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t task = begin; task < end; ++task) {
+                   const int64_t row_task = task % row_tasks, block = task / row_tasks % blocks,
+                                 group = task / row_tasks / blocks;
+                   const int64_t first = block * kColumns, columns = std::min(kColumns, width - first);
+                   const int64_t output = group * width + first;
+                   const int64_t row = row_task * kRowsPerTask;
+                   double sums[kColumns] = {};
+                   add_rows(g, x, g.base(output), columns, row, std::min(g.length, row + kRowsPerTask), sums);
+                   if (row_tasks == 1)
+                     store(output, columns, sums);
+                   else
+                     std::copy(sums, sums + columns, partial + row_task * g.num_outputs + output);
+                 }
+               });
   if (row_tasks == 1) return;
-  parallel_for(g.num_outputs, std::max<int64_t>(kColumns, kElementwiseGrain / row_tasks), [&](int64_t begin, int64_t end) {
-    for (int64_t first = begin; first < end; first += kColumns) {
-      const int64_t columns = std::min(kColumns, end - first);
-      double sums[kColumns];
-      std::copy(partial + first, partial + first + columns, sums);
-      for (int64_t task = 1; task < row_tasks; ++task)
-        for (int64_t c = 0; c < columns; ++c) sums[c] += partial[task * g.num_outputs + first + c];
-      store(first, columns, sums);
-    }
-  });
+  parallel_for(g.num_outputs, std::max<int64_t>(kColumns, kElementwiseGrain / row_tasks),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t first = begin; first < end; first += kColumns) {
+                   const int64_t columns = std::min(kColumns, end - first);
+                   double sums[kColumns];
+                   std::copy(partial + first, partial + first + columns, sums);
+                   for (int64_t task = 1; task < row_tasks; ++task)
+                     for (int64_t c = 0; c < columns; ++c) sums[c] += partial[task * g.num_outputs + first + c];
+                   store(first, columns, sums);
+                 }
+               });
 }
 
 }  // namespace blutensor

@@ -1,8 +1,9 @@
 // Runs a fold (folds.h) over a strided operand.
 //
-// Rows: each output folds its own elements, in stretches of kStretch; the stretches of one output are tasks of their own, so that one
-// large sum uses all threads. Columns (sums whose outputs lie next to each other in memory, as bias gradients): a task adds
-// kColumns neighbouring outputs over kRowsPerTask rows. How the work is cut depends on the shape and strides alone.
+// Rows: each output folds its own elements, in stretches of kStretch; the stretches of one output are tasks of their
+// own, so that one large sum uses all threads. Columns (sums whose outputs lie next to each other in memory, as bias
+// gradients): a task adds kColumns neighbouring outputs over kRowsPerTask rows. How the work is cut depends on the
+// shape and strides alone.
 #pragma once
 
 #include "ops/copy/convert.h"

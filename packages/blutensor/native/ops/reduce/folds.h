@@ -64,7 +64,9 @@ struct SumOfIntegers {
 
 template <class Sum>
 struct MeanOf : Sum {
-  static double finish(typename Sum::Acc a, int64_t length) { return Sum::finish(a, length) / static_cast<double>(length); }
+  static double finish(typename Sum::Acc a, int64_t length) {
+    return Sum::finish(a, length) / static_cast<double>(length);
+  }
 };
 
 // The largest or smallest element; the first NaN when there is one.
@@ -77,7 +79,8 @@ struct Extreme {
   };
   static bool better(T a, T b) { return largest ? a > b : a < b; }
   static T extreme(int64_t n, const T* x) {
-    if constexpr (std::is_same_v<T, float>) return largest ? kernels().reduce.max_f32(n, x) : kernels().reduce.min_f32(n, x);
+    if constexpr (std::is_same_v<T, float>)
+      return largest ? kernels().reduce.max_f32(n, x) : kernels().reduce.min_f32(n, x);
     T best = x[0];
     for (int64_t i = 1; i < n && best == best; ++i)
       if (better(x[i], best) || x[i] != x[i]) best = x[i];

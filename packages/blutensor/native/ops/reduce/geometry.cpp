@@ -52,7 +52,8 @@ ReduceGeometry make_geometry(const Shape& shape, const Strides& strides, unsigne
     }
     g.length *= shape[axis];
     size_t at = count++;
-    while (order == ReduceOrder::by_stride && at > 0 && std::llabs(strides[reduced[at - 1]]) > std::llabs(strides[axis])) {
+    while (order == ReduceOrder::by_stride && at > 0 &&
+           std::llabs(strides[reduced[at - 1]]) > std::llabs(strides[axis])) {
       reduced[at] = reduced[at - 1];
       --at;
     }

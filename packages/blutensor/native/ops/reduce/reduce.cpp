@@ -52,7 +52,8 @@ decltype(auto) visit_extreme(DType dtype, const Visitor& visit) {
 unsigned axes_of(const Attrs& attrs, int rank, const char* op) { return reduced_axes(attrs.ints(0), rank, op); }
 
 std::vector<AttrSpec> reduce_attrs() {
-  return {{"axis", AttrKind::integers, Attr::of_ints({}), false, {}}, {"keepdims", AttrKind::boolean, Attr::of_bool(false), false, {}}};
+  return {{"axis", AttrKind::integers, Attr::of_ints({}), false, {}},
+          {"keepdims", AttrKind::boolean, Attr::of_bool(false), false, {}}};
 }
 
 std::vector<GradCase> reduce_cases() {
@@ -89,8 +90,8 @@ Operator sum_operator(const char* name, const char* doc) {
   o.infer = [](const OpCall& call) -> std::vector<TensorSpec> {
     const char* op = mean ? "mean" : "sum";
     const Tensor& x = call.inputs[0];
-    require_type(!mean || is_floating(x.dtype()), "[mean] expected a floating-point tensor, got ", dtype_name(x.dtype()),
-                 "; convert it first: astype(x, float32)");
+    require_type(!mean || is_floating(x.dtype()), "[mean] expected a floating-point tensor, got ",
+                 dtype_name(x.dtype()), "; convert it first: astype(x, float32)");
     const Shape shape = reduced_shape(x.shape(), axes_of(call.attrs, x.rank(), op), call.attrs.b(1));
     return {{is_floating(x.dtype()) ? x.dtype() : DType::int64, shape, {}, false}};
   };
@@ -105,7 +106,8 @@ Operator sum_operator(const char* name, const char* doc) {
     if (!g.defined() || !context.needs(0)) return {Tensor{}};
     const Shape& shape = context.input_spec(0).shape;
     const unsigned axes = axes_of(context.attrs(), shape.size(), "sum");
-    if (mean) g = scaled(g, 1.0 / static_cast<double>(num_elements(shape) / std::max<int64_t>(1, num_elements(g.shape()))));
+    if (mean)
+      g = scaled(g, 1.0 / static_cast<double>(num_elements(shape) / std::max<int64_t>(1, num_elements(g.shape()))));
     return {stretched(g, shape, axes)};
   };
   o.grad_cases = reduce_cases();
@@ -121,7 +123,8 @@ Tensors decompose_mean(std::span<const Tensor> inputs, const Attrs& attrs) {
 void register_sum_to(OperatorRegistry& registry) {
   Operator o;
   o.name = "sum_to";
-  o.doc = "x summed over the axes along which `shape` broadcasts to x's shape: the gradient of broadcast_to. out: `shape`.";
+  o.doc =
+      "x summed over the axes along which `shape` broadcasts to x's shape: the gradient of broadcast_to. out: `shape`.";
   o.category = "Gradient helpers";
   o.is_public = false;
   o.inputs = {{.name = "x"}};
@@ -138,7 +141,8 @@ void register_sum_to(OperatorRegistry& registry) {
     return sum_workspace<false>(args.inputs[0], broadcast_axes(args.inputs[0].shape, args.attrs.ints(0)));
   };
   o.launch_cpu = [](const Launch& args) {
-    run_sum<false>(args.inputs[0], broadcast_axes(args.inputs[0].shape, args.attrs.ints(0)), args.outputs[0], args.workspace);
+    run_sum<false>(args.inputs[0], broadcast_axes(args.inputs[0].shape, args.attrs.ints(0)), args.outputs[0],
+                   args.workspace);
   };
   o.gradient = [](GradContext& context) -> Tensors {
     const Tensor g = context.grad_output(0);
@@ -160,7 +164,8 @@ void attach_extreme(Operator& o) {
   o.launch_cpu = [](const Launch& args) {
     const View& x = args.inputs[0];
     const ReduceGeometry g = geometry(x, axes_of(args.attrs, x.rank(), "max"), order);
-    visit_extreme<Fold, largest>(x.dtype, [&](auto fold) { reduce_rows<decltype(fold)>(g, x, args.outputs[0], args.workspace); });
+    visit_extreme<Fold, largest>(
+        x.dtype, [&](auto fold) { reduce_rows<decltype(fold)>(g, x, args.outputs[0], args.workspace); });
   };
 }
 
@@ -168,9 +173,11 @@ InferFn infer_extreme(std::string name, bool position) {
   return [name = std::move(name), position](const OpCall& call) -> std::vector<TensorSpec> {
     const Tensor& x = call.inputs[0];
     const unsigned axes = axes_of(call.attrs, x.rank(), name.c_str());
-    require(!position || call.attrs.ints(0).size() <= 1, "[", name, "] expected one axis, or none for all elements, got ", call.attrs.ints(0));
+    require(!position || call.attrs.ints(0).size() <= 1, "[", name,
+            "] expected one axis, or none for all elements, got ", call.attrs.ints(0));
     for (int axis = 0; axis < x.rank(); ++axis)
-      require(!(axes >> axis & 1u) || x.size(axis) > 0, "[", name, "] expected at least one element along axis ", axis, ", got shape ", x.shape());
+      require(!(axes >> axis & 1u) || x.size(axis) > 0, "[", name, "] expected at least one element along axis ", axis,
+              ", got shape ", x.shape());
     return {{position ? DType::int64 : x.dtype(), reduced_shape(x.shape(), axes, call.attrs.b(1)), {}, false}};
   };
 }
@@ -201,22 +208,26 @@ Operator extreme_operator(const char* name, const char* doc) {
 }  // namespace
 
 void register_reduce(OperatorRegistry& registry) {
-  registry.add(sum_operator<false>(
-      "sum",
-      "Sum over axes (none given: all). float32 and the 16-bit floats accumulate in float64, float64 with compensation; integers and bool give int64 "
-      "and wrap. keepdims keeps the axes with size 1. The sum of nothing is 0."));
-  Operator mean = sum_operator<true>(
-      "mean", "Arithmetic mean over axes (none given: all) of a floating-point tensor, accumulated as sum does. keepdims keeps the axes with size 1. The mean of nothing is NaN.");
+  registry.add(sum_operator<false>("sum",
+                                   "Sum over axes (none given: all). float32 and the 16-bit floats accumulate in "
+                                   "float64, float64 with compensation; integers and bool give int64 "
+                                   "and wrap. keepdims keeps the axes with size 1. The sum of nothing is 0."));
+  Operator mean =
+      sum_operator<true>("mean",
+                         "Arithmetic mean over axes (none given: all) of a floating-point tensor, accumulated as sum "
+                         "does. keepdims keeps the axes with size 1. The mean of nothing is NaN.");
   mean.decompose = decompose_mean;
   registry.add(std::move(mean));
   register_sum_to(registry);
-  registry.add(extreme_operator<true>(
-      "max", "Largest element over axes (none given: all); NaN where there is one. keepdims keeps the axes with size 1. The gradient is shared between equal elements."));
-  registry.add(extreme_operator<false>(
-      "min", "Smallest element over axes (none given: all); NaN where there is one. keepdims keeps the axes with size 1. The gradient is shared between equal elements."));
-  Operator argmax = reduce_operator(
-      "argmax",
-      "Position of the largest element along one axis (none given: in row-major order over all): int64. The first of equals; the first NaN where there is one.");
+  registry.add(extreme_operator<true>("max",
+                                      "Largest element over axes (none given: all); NaN where there is one. keepdims "
+                                      "keeps the axes with size 1. The gradient is shared between equal elements."));
+  registry.add(extreme_operator<false>("min",
+                                       "Smallest element over axes (none given: all); NaN where there is one. keepdims "
+                                       "keeps the axes with size 1. The gradient is shared between equal elements."));
+  Operator argmax = reduce_operator("argmax",
+                                    "Position of the largest element along one axis (none given: in row-major order "
+                                    "over all): int64. The first of equals; the first NaN where there is one.");
   argmax.infer = infer_extreme("argmax", true);
   attach_extreme<ArgExtreme, true, ReduceOrder::logical>(argmax);
   registry.add(std::move(argmax));

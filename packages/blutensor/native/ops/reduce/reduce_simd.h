@@ -1,7 +1,8 @@
-// Folding kernels of float32, in GCC's vector types: reference.cpp, cpu_avx2.cpp and cpu_avx512.cpp compile this file each for their instruction
-// set. The lanes of the sums are fixed (32), so all give the same bits.
+// Folding kernels of float32, in GCC's vector types: reference.cpp, cpu_avx2.cpp and cpu_avx512.cpp compile this file
+// each for their instruction set. The lanes of the sums are fixed (32), so all give the same bits.
 //
-// Bytes: 4 per element read; additions are in float64, 8 per instruction with AVX-512, so that memory is the limit beyond the caches.
+// Bytes: 4 per element read; additions are in float64, 8 per instruction with AVX-512, so that memory is the limit
+// beyond the caches.
 #include <cstdint>
 #include <cstring>
 

@@ -13,11 +13,13 @@ Shape resolve_shape(const Shape& from, const Shape& requested) {
       unknown = i;
     } else {
       require(shape[i] >= 0, "[reshape] expected sizes of at least 0, or one -1, got ", requested);
-      require(!__builtin_mul_overflow(known, shape[i], &known), "[reshape] expected ", total, " elements, got shape ", requested);
+      require(!__builtin_mul_overflow(known, shape[i], &known), "[reshape] expected ", total, " elements, got shape ",
+              requested);
     }
   }
   if (unknown >= 0) {
-    require(known > 0 && total % known == 0, "[reshape] expected a shape of ", total, " elements (", from, "), got ", requested);
+    require(known > 0 && total % known == 0, "[reshape] expected a shape of ", total, " elements (", from, "), got ",
+            requested);
     shape[unknown] = total / known;
     return shape;
   }
@@ -27,7 +29,8 @@ Shape resolve_shape(const Shape& from, const Shape& requested) {
 
 std::optional<Strides> reshape_strides(const Shape& from, const Strides& strides, const Shape& shape) {
   if (num_elements(from) == 0 || is_contiguous(from, strides)) return contiguous_strides(shape);
-  // Axes of the old shape are walked in groups within which one stride serves; every group must be a whole group of new axes.
+  // Axes of the old shape are walked in groups within which one stride serves; every group must be a whole group of
+  // new axes.
   Strides result = Dims::filled(shape.size(), 1);
   int next = shape.size() - 1;
   for (int axis = from.size() - 1; axis >= 0;) {

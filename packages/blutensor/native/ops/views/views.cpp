@@ -11,7 +11,8 @@ namespace {
 
 const Tensor& input(const OpCall& call) { return call.inputs[0]; }
 
-Operator view_operator(const char* name, const char* doc, std::vector<AttrSpec> attrs, ViewFn view, GradientFn gradient) {
+Operator view_operator(const char* name, const char* doc, std::vector<AttrSpec> attrs, ViewFn view,
+                       GradientFn gradient) {
   Operator o;
   o.name = name;
   o.doc = doc;
@@ -134,11 +135,13 @@ std::vector<AttrSpec> slice_attrs() {
 }
 
 // The slice of a tensor of this geometry; `at` is the position of the three attributes.
-ViewSpec slice_spec(const Shape& shape, const Strides& strides, int64_t offset, const Attrs& attrs, size_t at, const char* op) {
+ViewSpec slice_spec(const Shape& shape, const Strides& strides, int64_t offset, const Attrs& attrs, size_t at,
+                    const char* op) {
   const Dims &start = attrs.ints(at), &length = attrs.ints(at + 1), &step = attrs.ints(at + 2);
   const int rank = shape.size();
-  require(start.size() == rank && length.size() == rank && step.size() == rank, "[", op, "] expected start, length and step of ", rank,
-          " values each (shape ", shape, "), got ", start, ", ", length, ", ", step);
+  require(start.size() == rank && length.size() == rank && step.size() == rank, "[", op,
+          "] expected start, length and step of ", rank, " values each (shape ", shape, "), got ", start, ", ", length,
+          ", ", step);
   ViewSpec spec{length, strides, offset};
   for (int axis = 0; axis < rank; ++axis) {
     require(length[axis] >= 0, "[", op, "] expected lengths of at least 0, got ", length);
@@ -146,7 +149,8 @@ ViewSpec slice_spec(const Shape& shape, const Strides& strides, int64_t offset, 
     if (length[axis] == 0) continue;
     const int64_t last = start[axis] + (length[axis] - 1) * step[axis];
     if (start[axis] < 0 || start[axis] >= shape[axis] || last < 0 || last >= shape[axis])
-      fail(Status::index, "[", op, "] expected positions from 0 to ", shape[axis] - 1, " of axis ", axis, ", got ", start[axis], " to ", last);
+      fail(Status::index, "[", op, "] expected positions from 0 to ", shape[axis] - 1, " of axis ", axis, ", got ",
+           start[axis], " to ", last);
     spec.offset += start[axis] * strides[axis];
   }
   return spec;
@@ -180,16 +184,17 @@ void launch_slice_backward(const Launch& args) {
 }
 
 void register_slice(OperatorRegistry& registry) {
-  Operator slice = view_operator(
-      "slice",
-      "Every step-th element from start, `length` of them, along each axis: a view. start, length and step have one value per axis; step may be negative.",
-      slice_attrs(), view_slice, slice_gradient);
+  Operator slice = view_operator("slice",
+                                 "Every step-th element from start, `length` of them, along each axis: a view. start, "
+                                 "length and step have one value per axis; step may be negative.",
+                                 slice_attrs(), view_slice, slice_gradient);
   slice.grad_cases = {{{{5, 7}}, {Attr::of_ints({1, 6}), Attr::of_ints({2, 3}), Attr::of_ints({2, -3})}}};
   registry.add(std::move(slice));
 
   Operator backward;
   backward.name = "slice_backward";
-  backward.doc = "Zeros of `shape` with grad in the place that slice(start, length, step) reads: the gradient of slice.";
+  backward.doc =
+      "Zeros of `shape` with grad in the place that slice(start, length, step) reads: the gradient of slice.";
   backward.category = "Gradient helpers";
   backward.is_public = false;
   backward.inputs = {{.name = "grad"}};
@@ -198,7 +203,8 @@ void register_slice(OperatorRegistry& registry) {
   backward.output_names = {"out"};
   backward.infer = [](const OpCall& call) -> std::vector<TensorSpec> {
     const Tensor& g = input(call);
-    const ViewSpec spec = slice_spec(call.attrs.ints(0), contiguous_strides(call.attrs.ints(0)), 0, call.attrs, 1, "slice_backward");
+    const ViewSpec spec =
+        slice_spec(call.attrs.ints(0), contiguous_strides(call.attrs.ints(0)), 0, call.attrs, 1, "slice_backward");
     require(g.shape() == spec.shape, "[slice_backward] expected grad of shape ", spec.shape, ", got ", g.shape());
     return {{g.dtype(), call.attrs.ints(0), {}, false}};
   };
@@ -227,8 +233,8 @@ std::vector<int64_t> split_sizes(const Dims& sections, int64_t size, int axis) {
     return {sections.begin(), sections.end()};
   }
   const int64_t count = sections[0];
-  require(count > 0 && size % count == 0, "[split] expected a number of parts that divides ", size, " (axis ", axis, "), got ", count,
-          "; give the sizes instead");
+  require(count > 0 && size % count == 0, "[split] expected a number of parts that divides ", size, " (axis ", axis,
+          "), got ", count, "; give the sizes instead");
   return std::vector<int64_t>(static_cast<size_t>(count), size / count);
 }
 
@@ -271,10 +277,10 @@ Tensors split_gradient(GradContext& context) {
 void register_views(OperatorRegistry& registry) {
   const AttrSpec shape_attr{"shape", AttrKind::integers, {}, true, {}};
 
-  Operator reshape = view_operator(
-      "reshape",
-      "The elements of x in row-major order in another shape; one size may be -1. A view where the strides of x allow one, else of a copy.",
-      {shape_attr}, view_reshape, reshape_gradient);
+  Operator reshape = view_operator("reshape",
+                                   "The elements of x in row-major order in another shape; one size may be -1. A view "
+                                   "where the strides of x allow one, else of a copy.",
+                                   {shape_attr}, view_reshape, reshape_gradient);
   reshape.grad_cases = {{{{4, 6}}, {Attr::of_ints({3, -1, 2})}}};
   registry.add(std::move(reshape));
 
@@ -283,29 +289,34 @@ void register_views(OperatorRegistry& registry) {
   permute.grad_cases = {{{{2, 3, 4}}, {Attr::of_ints({2, 0, 1})}}};
   registry.add(std::move(permute));
 
-  Operator broadcast = view_operator("broadcast_to", "x repeated to `shape` by NumPy's broadcasting rules: a view with strides of 0.",
-                                     {shape_attr}, view_broadcast, broadcast_gradient);
+  Operator broadcast =
+      view_operator("broadcast_to", "x repeated to `shape` by NumPy's broadcasting rules: a view with strides of 0.",
+                    {shape_attr}, view_broadcast, broadcast_gradient);
   broadcast.grad_cases = {{{{3, 1}}, {Attr::of_ints({2, 3, 4})}}, {{{}}, {Attr::of_ints({3})}}};
   registry.add(std::move(broadcast));
 
-  Operator squeeze = view_operator("squeeze", "x without the given axes, which must have size 1 (none given: without all such axes): a view.",
-                                   {{"axis", AttrKind::integers, {}, false, {}}}, view_squeeze, reshape_gradient);
+  Operator squeeze = view_operator(
+      "squeeze", "x without the given axes, which must have size 1 (none given: without all such axes): a view.",
+      {{"axis", AttrKind::integers, {}, false, {}}}, view_squeeze, reshape_gradient);
   squeeze.grad_cases = {{{{1, 3, 1}}, {Attr::of_ints({0, -1})}}};
   registry.add(std::move(squeeze));
 
-  Operator expand = view_operator("expand_dims", "x with a new axis of size 1 at position `axis`: a view.",
-                                  {{"axis", AttrKind::integer, Attr::of_int(0), false, {}}}, view_expand_dims, reshape_gradient);
+  Operator expand =
+      view_operator("expand_dims", "x with a new axis of size 1 at position `axis`: a view.",
+                    {{"axis", AttrKind::integer, Attr::of_int(0), false, {}}}, view_expand_dims, reshape_gradient);
   expand.grad_cases = {{{{3, 4}}, {Attr::of_int(-1)}}};
   registry.add(std::move(expand));
 
   register_slice(registry);
 
   Operator split = view_operator(
-      "split", "x cut along an axis, as views. sections: one number: that many equal parts; several (at most 8): their sizes.",
-      {{"sections", AttrKind::integers, {}, true, {}}, {"axis", AttrKind::integer, Attr::of_int(0), false, {}}}, view_split,
-      split_gradient);
+      "split",
+      "x cut along an axis, as views. sections: one number: that many equal parts; several (at most 8): their sizes.",
+      {{"sections", AttrKind::integers, {}, true, {}}, {"axis", AttrKind::integer, Attr::of_int(0), false, {}}},
+      view_split, split_gradient);
   split.num_outputs = -1;
-  split.grad_cases = {{{{6, 4}}, {Attr::of_ints({3}), Attr::of_int(0)}}, {{{2, 5}}, {Attr::of_ints({2, 3}), Attr::of_int(1)}}};
+  split.grad_cases = {{{{6, 4}}, {Attr::of_ints({3}), Attr::of_int(0)}},
+                      {{{2, 5}}, {Attr::of_ints({2, 3}), Attr::of_int(1)}}};
   registry.add(std::move(split));
 }
 

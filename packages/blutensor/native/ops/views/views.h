@@ -10,7 +10,8 @@ namespace blutensor {
 // `requested` with its one -1 (if any) replaced by what the number of elements leaves; throws when it does not fit.
 Shape resolve_shape(const Shape& from, const Shape& requested);
 
-// Strides with which a tensor of these strides has `shape` (of as many elements) without a copy; none when there are none.
+// Strides with which a tensor of these strides has `shape` (of as many elements) without a copy; none when there are
+// none.
 std::optional<Strides> reshape_strides(const Shape& from, const Strides& strides, const Shape& shape);
 
 }  // namespace blutensor
