@@ -2,7 +2,8 @@
 
 Reads an order per line (JSON) and answers it with a line:
 
-    {"settings": ["train.steps=30", ...], "kill": {"kind": "time", "seconds": 0.05}}    ->  {"signal": 9, "code": null, "told": ...}
+    {"settings": ["train.steps=30", ...], "kill": {"kind": "time", "seconds": 0.05}}
+    {"signal": 9, "code": null, "told": "..."}
 
 Every order runs ``blutrain train --resume`` and dies, if the run does not end before,
 
@@ -15,7 +16,6 @@ Every order runs ``blutrain train --resume`` and dies, if the run does not end b
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
@@ -24,13 +24,13 @@ import signal
 import sys
 import tempfile
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from checkpoint_faults import KilledFiles
 
 import blutrain.checkpoint.store
 import blutrain.console
-import blutrain.launch  # noqa: F401 (imported here so that no life has to)
+import blutrain.launch
 from blutrain.cli import run_command
 from blutrain.metrics import LineFile
 
@@ -68,35 +68,45 @@ def live(order: dict[str, Any]) -> int:
 
 
 def obey(order: dict[str, Any]) -> dict[str, Any]:
-    """Trains in a child and kills it; returns how it ended."""
-    told = tempfile.TemporaryFile()
-    child = os.fork()
-    if child == 0:
-        os.dup2(told.fileno(), 1)
-        os.dup2(told.fileno(), 2)
-        code = 99
-        try:
-            code = live(order)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    if order["kill"]["kind"] == "time":
-        ended = os.pidfd_open(child)
-        if not select.select([ended], [], [], order["kill"]["seconds"])[0]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        os.close(ended)
-    status = os.waitpid(child, 0)[1]
+    """Trains in a child and kills it; returns how it ended and what it printed."""
+    with tempfile.TemporaryFile() as told:
+        child = os.fork()
+        if child == 0:
+            os.dup2(told.fileno(), 1)
+            os.dup2(told.fileno(), 2)
+            end_with(order)
+        if order["kill"]["kind"] == "time":
+            kill_after(child, order["kill"]["seconds"])
+        status = os.waitpid(child, 0)[1]
+        told.seek(0)
+        text = told.read().decode(errors="replace")
     killed = os.WIFSIGNALED(status)
-    told.seek(0)
     return {
-        "told": told.read().decode(errors="replace"),
         "signal": os.WTERMSIG(status) if killed else None,
         "code": None if killed else os.WEXITSTATUS(status),
+        "told": text,
     }
+
+
+def end_with(order: dict[str, Any]) -> NoReturn:
+    """Trains as ordered and ends this process with the exit code; 99 for what the command line does not know."""
+    code = 99
+    try:
+        code = live(order)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def kill_after(child: int, seconds: float) -> None:
+    """Kills a child unless it ends before."""
+    ended = os.pidfd_open(child)
+    if not select.select([ended], [], [], seconds)[0]:
+        signal.pidfd_send_signal(ended, signal.SIGKILL)
+    os.close(ended)
 
 
 def main() -> None:

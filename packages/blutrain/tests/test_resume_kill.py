@@ -60,7 +60,7 @@ class KillServer:
         )
 
     def live(self, data: Path, folder: Path, kill: dict[str, Any], threads: int = 1) -> tuple[int | None, int | None]:
-        """Trains a life of the run in ``folder``; returns the signal that ended it and its exit code, one of them None."""
+        """Trains a life of the run in ``folder``; returns the signal that ended it or its exit code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         settings = [*SETTINGS, f"data.path={data}", f"run.folder={folder}", f"train.threads={threads}"]
