@@ -58,8 +58,9 @@ int32_t blutensor_set_grad(blutensor_tensor* tensor, blutensor_tensor* grad) {
 
 int32_t blutensor_mark_grad_stale(blutensor_tensor* tensor) {
   return guarded([&] {
-    GradMeta* meta = grad_meta(needed(tensor, "zero_grad"));
-    if (meta && meta->grad.defined()) meta->grad_stale = true;
+    const Tensor t = needed(tensor, "zero_grad");
+    const GradMeta* meta = grad_meta(t);
+    if (meta && meta->grad.defined()) set_grad_stale(t, true);
   });
 }
 

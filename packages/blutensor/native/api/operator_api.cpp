@@ -105,6 +105,15 @@ std::vector<blutensor_view> c_views(std::span<const View> views) {
   return list;
 }
 
+// Operators trust the kinds of their attributes.
+Attrs checked_attrs(const Operator& op, const blutensor_attr* attrs, int32_t count) {
+  require(count == static_cast<int32_t>(op.attrs.size()), "[", op.name, "] expected ", op.attrs.size(), " attributes, got ", count);
+  for (size_t k = 0; k < op.attrs.size(); ++k)
+    require_type(attrs[k].kind == static_cast<int32_t>(op.attrs[k].kind), "[", op.name, "] expected kind ",
+                 static_cast<int32_t>(op.attrs[k].kind), " for '", op.attrs[k].name, "', got ", attrs[k].kind);
+  return to_attrs(attrs, count);
+}
+
 void check_callback(int32_t status) {
   if (status) throw Error(static_cast<Status>(status), blutensor_last_error());
 }
@@ -136,10 +145,14 @@ Operator from_desc(const blutensor_operator_desc& d) {
   for (int32_t i = 0; i < d.num_attrs; ++i) {
     AttrSpec spec;
     spec.name = d.attr_names[i];
+    require(d.attr_kinds[i] >= 0 && d.attr_kinds[i] <= static_cast<int32_t>(AttrKind::string), "[register_operator] expected a kind from 0 to 5 for '",
+            spec.name, "', got ", d.attr_kinds[i]);
     spec.kind = static_cast<AttrKind>(d.attr_kinds[i]);
     spec.required = true;
     op.attrs.push_back(spec);
   }
+  require(d.effect >= 0 && d.effect <= 2 && d.lane >= 0 && d.lane < kNumLanes,
+          "[register_operator] expected an effect from 0 to 2 and a lane from 0 to 2, got ", d.effect, " and ", d.lane);
   op.num_outputs = d.num_outputs;
   op.effect = static_cast<Effect>(d.effect);
   op.lane = static_cast<Lane>(d.lane);
@@ -205,7 +218,7 @@ int32_t blutensor_call(uint32_t op_id, blutensor_tensor* const* inputs, int32_t 
                        int32_t* num_outputs) {
   return guarded([&] {
     const Operator& op = OperatorRegistry::instance().at(op_id);
-    const Tensors results = call(op, from_handles(inputs, num_inputs), to_attrs(attrs, num_attrs), list_length);
+    const Tensors results = call(op, from_handles(inputs, num_inputs), checked_attrs(op, attrs, num_attrs), list_length);
     require(results.size() <= static_cast<size_t>(max_outputs), "[", op.name, "] room for ", max_outputs, " outputs, need ",
             results.size());
     for (size_t i = 0; i < results.size(); ++i) outputs[i] = to_handle(results[i]);

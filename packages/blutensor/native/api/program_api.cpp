@@ -97,6 +97,7 @@ int32_t blutensor_program_finalize(blutensor_program* program, blutensor_family*
     auto bound_program = make_ref<BoundProgram>(program->recorded);
     Ref<Family> owner = family ? Ref<Family>(&family_of(family)) : make_ref<Family>(program->recorded->name());
     owner->add(bound_program);
+    program->recorded->mark_left_behind();
     program->bound = std::move(bound_program);
     program->family = std::move(owner);
   });
@@ -114,6 +115,7 @@ int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
     const BoundProgram& p = bound(program);
     if (Recorder::active()) fail(Status::capture, "[replay] cannot run a captured program inside a capture");
     const std::lock_guard lock(program->family->mutex());
+    program->family->ensure_arena();
     if (level == 0) return p.run();
     require(level == 1, "[replay] expected level 0 (native) or 1 (operator by operator), got ", level);
     p.run_operator_by_operator([&](int64_t index, const char* name) {

@@ -55,7 +55,7 @@ class Engine final : public BackwardPass {
     if (!meta.grad.contiguous()) return {};
     return {meta.grad, !meta.grad_stale};
   }
-  void consumed(const Tensor& leaf) override { ensure_grad_meta(leaf).grad_stale = false; }
+  void consumed(const Tensor& leaf) override { set_grad_stale(leaf, false); }
   bool retain_graph() const override { return options_.retain_graph || options_.create_graph; }
 
  private:
@@ -96,7 +96,8 @@ class Engine final : public BackwardPass {
       if (grads[i].defined() && node.edges[i].defined()) deliver(node.edges[i], std::move(grads[i]), node.name());
   }
 
-  static void apply_hooks(const std::vector<GradHook>& hooks, Tensor& grad) {
+  // A copy of the list: a hook may remove itself or others.
+  static void apply_hooks(const std::vector<GradHook> hooks, Tensor& grad) {
     for (const GradHook& hook : hooks)
       if (Tensor replacement = hook.call(grad); replacement.defined()) {
         require(replacement.shape() == grad.shape(), "[hook] expected a gradient of shape ", grad.shape(), ", got ",
@@ -152,7 +153,7 @@ class Engine final : public BackwardPass {
     GradMeta& meta = ensure_grad_meta(leaf);
     if (options_.create_graph) {
       meta.grad = meta.grad.defined() && !meta.grad_stale ? add({meta.grad, grad}) : grad;
-      meta.grad_stale = false;
+      set_grad_stale(leaf, false);
       return;
     }
     if (!meta.grad.defined()) {
@@ -171,7 +172,7 @@ class Engine final : public BackwardPass {
     } else {
       add_into.many({meta.grad, grad});
     }
-    meta.grad_stale = false;
+    set_grad_stale(leaf, false);
   }
 
   // In a capture the first recording has to make the same calls as the second, where the buffers exist already.
@@ -212,7 +213,7 @@ Tensor read_grad(const Tensor& leaf) {
     static const OpRef fill{"fill_"};
     const GradModeGuard guard(false);
     fill.many({meta->grad}, {Attr::of_float(0.0)});
-    meta->grad_stale = false;
+    set_grad_stale(leaf, false);
   }
   return meta->grad;
 }

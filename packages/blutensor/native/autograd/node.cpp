@@ -166,6 +166,15 @@ bool wanted(const Operator& op, std::span<const Tensor> inputs) {
   return false;
 }
 
+// Writes in place are not recorded: a gradient that would have to pass through one is an error, not a silent zero.
+void check_sources(const Operator& op, std::span<const Tensor> inputs, int64_t list_length) {
+  if (!grad_mode) return;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].defined() && requires_grad(inputs[i]) && !op.is_written(static_cast<int>(i), list_length))
+      fail(Status::runtime, "[", op.name, "] writes in place, which is not recorded for backward, but its input ", i, " (",
+           describe(inputs[i]), ") requires a gradient; use .detach(), or no_grad()");
+}
+
 void record(const Operator& op, std::span<const Tensor> inputs, std::span<const Tensor> outputs, const Attrs& attrs,
             int64_t list_length) {
   bool floating = false;
@@ -190,6 +199,12 @@ GradMeta& ensure_grad_meta(const Tensor& tensor) {
   auto& slot = tensor.impl()->autograd;
   if (!slot) slot = std::make_unique<GradMeta>();
   return static_cast<GradMeta&>(*slot);
+}
+
+void set_grad_stale(const Tensor& leaf, bool stale) {
+  GradMeta& meta = ensure_grad_meta(leaf);
+  if (CallRecorder* recorder = call_recorder()) recorder->on_grad_flag(leaf, meta.grad_stale, stale);
+  meta.grad_stale = stale;
 }
 
 bool requires_grad(const Tensor& tensor) {
@@ -253,6 +268,6 @@ void record_custom(const std::string& name, std::span<const Tensor> inputs, std:
   if (any && grad_mode) attach(Ref<Node>(new CustomNode(name, inputs, outputs, std::move(gradient))), outputs);
 }
 
-void install_autograd() { set_autograd_hooks({wanted, record, check_write}); }
+void install_autograd() { set_autograd_hooks({wanted, record, check_write, check_sources}); }
 
 }  // namespace blutensor

@@ -32,6 +32,8 @@ class GradMeta final : public AutogradMeta {
 };
 GradMeta* grad_meta(const Tensor& tensor);         // nullptr when there is none
 GradMeta& ensure_grad_meta(const Tensor& tensor);
+// Notes whether the next backward overwrites the leaf's gradient buffer; a running capture is told.
+void set_grad_stale(const Tensor& leaf, bool stale);
 bool requires_grad(const Tensor& tensor);
 bool is_leaf(const Tensor& tensor);
 

@@ -103,6 +103,7 @@ Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& at
       for (size_t i = 0; i < inputs.size(); ++i)
         if (inputs[i].defined() && op.is_written(static_cast<int>(i), list_length))
           autograd_hooks.check_write(op, inputs[i]);
+      autograd_hooks.check_sources(op, inputs, list_length);
     }
     const Device device = device_of(inputs);
     if (op.infer) {

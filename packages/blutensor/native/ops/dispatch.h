@@ -15,6 +15,8 @@ class CallRecorder {
   // After the launch. `workspace_bytes`: what the call used beside its operands.
   virtual void on_call(const Operator& op, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                        const Attrs& attrs, int64_t list_length, size_t workspace_bytes) = 0;
+  // The gradient buffer of a leaf became stale (the next backward overwrites it) or was written.
+  virtual void on_grad_flag(const Tensor& leaf, bool stale_before, bool stale_after) = 0;
 
  protected:
   ~CallRecorder() = default;
@@ -30,6 +32,8 @@ struct AutogradHooks {
                  const Attrs& attrs, int64_t list_length) = nullptr;
   // Throws when writing this input in place would break the graph.
   void (*check_write)(const Operator& op, const Tensor& written) = nullptr;
+  // Throws when what is written would need a gradient from what is read.
+  void (*check_sources)(const Operator& op, std::span<const Tensor> inputs, int64_t list_length) = nullptr;
 };
 void set_autograd_hooks(const AutogradHooks& hooks);
 

@@ -112,9 +112,11 @@ void Program::check_same(const Program& second) const {
     if (a.op != b.op) differ(c, "became '", b.op->name, "' in the second recording; a captured function must make the same calls every time");
     for (size_t k = 0; k < a.attrs.size(); ++k)
       if (!(a.attrs[k] == b.attrs[k]))
-        differ(c, consumer(c), " has ", a.op->attrs[k].name, " = ", blutensor::to_text(a.attrs[k]), " in the first recording and ",
+        differ(c, a.op->attrs[k].name == "op_id" ? std::string(" draws random numbers of another step,") : consumer(c), " has ", a.op->attrs[k].name, " = ", blutensor::to_text(a.attrs[k]), " in the first recording and ",
                blutensor::to_text(b.attrs[k]),
-               " in the second: host values are baked into a capture; pass what changes as a 0-d tensor");
+               " in the second: ",
+               a.op->attrs[k].name == "op_id" ? "end every step with default_generator.advance()"
+                                              : "host values are baked into a capture; pass what changes as a 0-d tensor");
     if (a.inputs.size() != b.inputs.size()) differ(c, "got ", a.inputs.size(), " and then ", b.inputs.size(), " tensors");
     for (size_t k = 0; k < a.inputs.size(); ++k) {
       const Operand &x = a.inputs[k], &y = b.inputs[k];
@@ -127,6 +129,11 @@ void Program::check_same(const Program& second) const {
     }
     if (a.outputs != b.outputs) differ(c, "has other outputs in the second recording");
   }
+}
+
+void Program::mark_left_behind() {
+  const char* name = intern(name_);
+  left_behind->for_each([&](Storage& storage) { storage.set_captured_by(name); });
 }
 
 uint64_t Program::bytes_of(BufferKind kind) const {

@@ -50,11 +50,17 @@ struct ProgramCall {
   uint64_t workspace_bytes = 0;
 };
 
+// What a run finds and leaves in the host's note on a gradient buffer: whether the next backward overwrites it.
+struct GradFlag {
+  Tensor leaf;
+  uint64_t storage_id = 0;  // of the buffer
+  bool stale_before = false, stale_after = false;
+};
+
 // Call `to` on its lane starts after call `from` on another lane is done.
 struct LaneEvent {
   int64_t from = 0, to = 0;
 };
-
 
 class Program final : public RefCounted {
  public:
@@ -68,6 +74,8 @@ class Program final : public RefCounted {
   // Lifetimes to offsets. Afterwards the program can be bound to an arena of arena_bytes().
   void plan();
   bool planned() const { return planned_; }
+  // From now on reading what the function left behind is an error: runs keep those values in the arena.
+  void mark_left_behind();
   uint64_t arena_bytes() const { return arena_bytes_; }
   uint64_t peak_live_bytes() const { return peak_live_bytes_; }
   uint64_t workspace_peak_bytes() const;
@@ -79,6 +87,8 @@ class Program final : public RefCounted {
   std::vector<int32_t> slots;         // buffers, in the order of the function's arguments
   Tensors slot_tensors, output_tensors;
   std::vector<Ref<Storage>> written;  // external, slot and output storages that a run writes
+  std::vector<GradFlag> grad_flags;   // of the leaves whose gradients a run writes or marks stale
+  Ref<StorageWatch> left_behind = make_ref<StorageWatch>();  // internal buffers whose storage still exists
 
  private:
   void find_events();

@@ -1,5 +1,7 @@
 #include "program/recorder.h"
 
+#include "autograd/node.h"
+
 namespace blutensor {
 
 namespace {
@@ -16,13 +18,11 @@ Recorder::Recorder(std::string name, bool decompose)
   first_new_storage_ = make_ref<Storage>(size_t{0}, Device{}, "capture")->id() + 1;
   active_recorder = this;
   set_call_recorder(this);
-  Storage::set_observer(this);
 }
 
 Recorder::~Recorder() {
   active_recorder = nullptr;
   set_call_recorder(nullptr);
-  Storage::set_observer(nullptr);
 }
 
 Operand Recorder::operand(const Tensor& tensor, bool produced, const Operator& op) {
@@ -41,7 +41,7 @@ Operand Recorder::operand(const Tensor& tensor, bool produced, const Operator& o
         fail(Status::capture, "[capture ", program_->name(), "] '", op.name, "' reads a tensor (", describe(tensor),
              ") that was filled from the host inside the captured function; make constants outside of it, or pass them as arguments");
       buffer.kind = BufferKind::internal;
-      alive_.emplace(it->second, &storage);
+      program_->left_behind->add(storage);
     }
     program_->buffers.push_back(std::move(buffer));
   }
@@ -69,8 +69,11 @@ void Recorder::on_call(const Operator& op, std::span<const Tensor> inputs, std::
   program_->calls.push_back(std::move(call));
 }
 
-void Recorder::on_storage_destroyed(uint64_t storage_id) {
-  if (const auto it = buffer_of_.find(storage_id); it != buffer_of_.end()) alive_.erase(it->second);
+void Recorder::on_grad_flag(const Tensor& leaf, bool stale_before, bool stale_after) {
+  std::vector<GradFlag>& flags = program_->grad_flags;
+  const auto [it, is_new] = flag_of_.emplace(leaf.impl(), flags.size());
+  if (is_new) flags.push_back({leaf, grad_meta(leaf)->grad.storage().id(), stale_before, stale_after});
+  flags[it->second].stale_after = stale_after;
 }
 
 Ref<Program> Recorder::finish(const Tensors& slots, const Tensors& outputs) {
@@ -92,13 +95,13 @@ Ref<Program> Recorder::finish(const Tensors& slots, const Tensors& outputs) {
       if (buffer.kind == BufferKind::internal) {
         buffer.kind = BufferKind::output;
         buffer.storage = t.impl()->storage;
-        alive_.erase(it->second);
+        program.left_behind->remove(t.storage().id());
       }
     }
     program.output_tensors.push_back(t);
   }
-  const char* name = intern(program.name());
-  for (const auto& [index, storage] : alive_) storage->set_captured_by(name);
+  // A gradient buffer that the function made itself is not state.
+  std::erase_if(program.grad_flags, [&](const GradFlag& flag) { return flag.storage_id >= first_new_storage_; });
 
   for (size_t c = 0; c < program.calls.size(); ++c) {
     const ProgramCall& call = program.calls[c];

@@ -1,7 +1,9 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "autograd/node.h"
 #include "ops/dispatch.h"
 
 namespace blutensor {
@@ -9,6 +11,7 @@ namespace blutensor {
 BoundProgram::BoundProgram(Ref<Program> program) : program_(std::move(program)) {}
 
 void BoundProgram::bind(void* arena) {
+  bound_ = true;
   calls_.clear();
   views_.clear();
   slot_addresses_.clear();
@@ -41,17 +44,35 @@ Launch BoundProgram::launch_of(const BoundCall& call, const std::vector<View>& v
           *call.attrs, call.list_length, workspace, call.workspace_bytes, nullptr};
 }
 
-void BoundProgram::mark_written() const {
+// A recording baked in which gradient buffers it overwrites and which it adds to.
+void BoundProgram::before_run() const {
+  if (!bound_) fail(Status::runtime, "[", program_->name(), "] the arena of this program could not be allocated");
+  for (const GradFlag& flag : program_->grad_flags) {
+    const GradMeta& meta = ensure_grad_meta(flag.leaf);
+    if (!meta.grad.defined() || meta.grad.storage().id() != flag.storage_id)
+      fail(Status::capture, "[", program_->name(), "] the gradient buffer of a parameter (", describe(flag.leaf),
+           ") was dropped or replaced after the capture; keep it: zero_grad(set_to_none=False)");
+    if (meta.grad_stale != flag.stale_before)
+      fail(Status::capture, "[", program_->name(), "] this program was recorded to ", flag.stale_before ? "overwrite" : "add to or keep",
+           " the gradient of a parameter (", describe(flag.leaf), "), which is now ", flag.stale_before ? "not " : "",
+           "marked stale; call zero_grad() and backward() in the same order as while it was recorded");
+  }
+}
+
+void BoundProgram::after_run() const {
   for (const Ref<Storage>& storage : program_->written) storage->mark_written("replay of a captured function");
+  for (const GradFlag& flag : program_->grad_flags) ensure_grad_meta(flag.leaf).grad_stale = flag.stale_after;
 }
 
 void BoundProgram::run() const {
+  before_run();
   for (const BoundCall& call : calls_) launch(*call.op, call.device, launch_of(call, views_, call.workspace));
-  mark_written();
+  after_run();
 }
 
 void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, const char*)>& before_op) const {
   const Program& p = *program_;
+  before_run();
   std::vector<Ref<Storage>> live(p.buffers.size());
   std::vector<View> views = views_;
   for (size_t c = 0; c < calls_.size(); ++c) {
@@ -80,21 +101,30 @@ void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, co
           live[static_cast<size_t>(o.buffer)] = {};
     if (call.workspace_buffer >= 0) live[static_cast<size_t>(call.workspace_buffer)] = {};
   }
-  mark_written();
+  after_run();
 }
 
 void Family::add(const Ref<BoundProgram>& program) {
   const std::lock_guard lock(mutex_);
   if (program->family) fail(Status::invalid_value, "[", program->program().name(), "] this program is finalized already");
-  const uint64_t needed = program->program().arena_bytes();
-  if (!arena_ || arena_->bytes() < needed) {
-    arena_ = {};  // first: the two need not exist together
-    arena_ = make_ref<Storage>(static_cast<size_t>(needed), Device{}, intern("arena " + name_));
-    for (BoundProgram* other : programs_) other->bind(arena_->data());
+  const uint64_t before = std::exchange(needed_bytes_, std::max(needed_bytes_, program->program().arena_bytes()));
+  try {
+    ensure_arena();
+  } catch (...) {
+    needed_bytes_ = before;  // the others still work
+    throw;
   }
   program->bind(arena_->data());
   program->family = this;
   programs_.push_back(program.get());
+}
+
+void Family::ensure_arena() {
+  if (arena_ && arena_->bytes() >= needed_bytes_) return;
+  arena_ = {};  // first: the two need not exist together
+  for (BoundProgram* program : programs_) program->unbind();
+  arena_ = make_ref<Storage>(static_cast<size_t>(needed_bytes_), Device{}, intern("arena " + name_));
+  for (BoundProgram* program : programs_) program->bind(arena_->data());
 }
 
 void Family::remove(const BoundProgram* program) {

@@ -18,6 +18,7 @@ class BoundProgram final : public RefCounted {
 
   // Resolves all addresses; arena: program().arena_bytes() bytes.
   void bind(void* arena);
+  void unbind() { bound_ = false; }
   // The native loop.
   void run() const;
   // Every internal buffer from the pool at its first use, back after its last. Checks the planner, serves debuggers and profilers.
@@ -37,9 +38,11 @@ class BoundProgram final : public RefCounted {
     size_t workspace_bytes;
   };
   Launch launch_of(const BoundCall& call, const std::vector<View>& views, void* workspace) const;
-  void mark_written() const;
+  void before_run() const;
+  void after_run() const;
 
   Ref<Program> program_;
+  bool bound_ = false;
   std::vector<BoundCall> calls_;
   std::vector<View> views_;
   std::vector<void*> slot_addresses_;
@@ -49,7 +52,7 @@ class BoundProgram final : public RefCounted {
 class Family final : public RefCounted {
  public:
   explicit Family(std::string name) : name_(std::move(name)) {}
-  // Plans the program, grows the arena when needed (and binds the others anew), binds it.
+  // Grows the arena when needed (and binds the others anew), binds the program.
   void add(const Ref<BoundProgram>& program);
   void remove(const BoundProgram* program);
 
@@ -58,11 +61,14 @@ class Family final : public RefCounted {
   uint64_t peak_live_bytes() const;
   size_t num_programs() const { return programs_.size(); }
   std::mutex& mutex() { return mutex_; }
+  // Before every run, under the mutex: allocates the arena again where growing it failed.
+  void ensure_arena();
 
  private:
   std::string name_;
   std::mutex mutex_;
   Ref<Storage> arena_;
+  uint64_t needed_bytes_ = 0;
   std::vector<BoundProgram*> programs_;  // removed by their owners before they die
 };
 

@@ -41,6 +41,7 @@ void RunLoop::run(Family& family) {
   for (const Tensor& t : metrics) require(t.numel() == 1, "[run] expected metrics of one element, got ", describe(t));
 
   const std::lock_guard lock(family.mutex());
+  family.ensure_arena();
   const auto begin = Clock::now();
   auto asked = begin;
   double busy = 0;

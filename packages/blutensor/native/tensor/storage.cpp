@@ -1,7 +1,6 @@
 #include "tensor/storage.h"
 
 #include <atomic>
-#include <mutex>
 #include <set>
 
 #include <blualloc/blualloc.h>
@@ -11,7 +10,6 @@ namespace blutensor {
 namespace {
 
 std::atomic<uint64_t> next_storage_id{1};
-thread_local StorageObserver* observer = nullptr;
 
 blualloc_pool* default_pool(Device device) {
   blualloc_pool* pool = nullptr;
@@ -47,7 +45,7 @@ Storage::Storage(void* data, size_t bytes, Device device, std::function<void()> 
       id_(next_storage_id.fetch_add(1, std::memory_order_relaxed)) {}
 
 Storage::~Storage() {
-  if (observer) observer->on_storage_destroyed(id_);
+  if (watch_) watch_->remove(id_);
   if (release_) {
     release_();
   } else if (data_) {
@@ -56,6 +54,20 @@ Storage::~Storage() {
   }
 }
 
-void Storage::set_observer(StorageObserver* o) { observer = o; }
+void StorageWatch::add(Storage& storage) {
+  const std::lock_guard lock(mutex_);
+  alive_.emplace(storage.id(), &storage);
+  storage.set_watch(Ref<StorageWatch>(this));
+}
+
+void StorageWatch::remove(uint64_t storage_id) {
+  const std::lock_guard lock(mutex_);
+  alive_.erase(storage_id);
+}
+
+void StorageWatch::for_each(const std::function<void(Storage&)>& visit) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, storage] : alive_) visit(*storage);
+}
 
 }  // namespace blutensor

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "tensor/dtype.h"
@@ -21,13 +23,18 @@ struct Device {
 std::string device_name(Device device);  // "cpu", "cuda:0"
 
 class Storage;
-// Told when a storage dies; a capture uses it to learn which tensors outlive the captured function.
-class StorageObserver {
+// The storages of a set that are still alive. A capture watches those it made, to learn which tensors outlive the captured
+// function; they may die on any thread.
+class StorageWatch final : public RefCounted {
  public:
-  virtual void on_storage_destroyed(uint64_t storage_id) = 0;
+  void add(Storage& storage);
+  void remove(uint64_t storage_id);
+  // Calls visit with every storage that is alive; none dies meanwhile.
+  void for_each(const std::function<void(Storage&)>& visit);
 
- protected:
-  ~StorageObserver() = default;
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, Storage*> alive_;
 };
 
 class Storage final : public RefCounted {
@@ -58,7 +65,8 @@ class Storage final : public RefCounted {
   const char* captured_by() const { return captured_by_; }
   void set_captured_by(const char* name) { captured_by_ = name; }
 
-  static void set_observer(StorageObserver* observer);  // of this thread
+  // Told when this storage dies.
+  void set_watch(Ref<StorageWatch> watch) { watch_ = std::move(watch); }
 
  private:
   void* data_ = nullptr;
@@ -69,6 +77,7 @@ class Storage final : public RefCounted {
   uint64_t version_ = 0;
   const char* last_writer_ = "creation";
   const char* captured_by_ = nullptr;
+  Ref<StorageWatch> watch_;
 };
 
 // Keeps a string alive for the life of the process (operator and capture names used as tags).

@@ -3,6 +3,8 @@
 Names follow the Python array API standard, and PyTorch's for neural-network functions.
 """
 
+from __future__ import annotations
+
 import libblutensor
 
 libblutensor.load_library()  # libblualloc and libblublas first, each with its ABI checked
@@ -46,8 +48,75 @@ from .errors import (  # noqa: E402
 from .gradcheck import gradcheck  # noqa: E402
 from .indexing import index_write_  # noqa: E402
 from .process import isa, set_isa  # noqa: E402
-from .program import CapturedFunction, Program, ProgramFamily, RunInterrupted, Source, capture, is_capturing  # noqa: E402
+from .program import (  # noqa: E402
+    CapturedFunction,
+    Program,
+    ProgramFamily,
+    RunInterrupted,
+    Source,
+    capture,
+    is_capturing,
+)
 from .random import Generator, default_generator, manual_seed  # noqa: E402
 from .tensor import Tensor  # noqa: E402
+
+__all__ = [
+    "AutogradError",
+    "CaptureError",
+    "CapturedFunction",
+    "DType",
+    "DTypeError",
+    "Generator",
+    "IndexOutOfRangeError",
+    "Program",
+    "ProgramFamily",
+    "RunInterrupted",
+    "ShapeError",
+    "Source",
+    "Tensor",
+    "UnsupportedError",
+    "arange",
+    "asarray",
+    "backward",
+    "bfloat16",
+    "bool_",
+    "capture",
+    "custom_gradient",
+    "default_generator",
+    "empty",
+    "empty_like",
+    "enable_grad",
+    "float16",
+    "float32",
+    "float64",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "grad",
+    "gradcheck",
+    "graph_stats",
+    "index_write_",
+    "int32",
+    "int64",
+    "is_capturing",
+    "is_grad_enabled",
+    "isa",
+    "manual_seed",
+    "nn",
+    "no_grad",
+    "num_threads",
+    "ones",
+    "ones_like",
+    "optim",
+    "random",
+    "recompute",
+    "set_isa",
+    "set_num_threads",
+    "uint8",
+    "uint16",
+    "zeros",
+    "zeros_like",
+]
+__all__ += _operators.__all__
 
 __version__ = "0.1.0"

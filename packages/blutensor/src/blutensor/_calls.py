@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from . import _native, dtypes
 from ._table import ATTR_KINDS, OperatorSpec
 from .errors import DTypeError, ShapeError
@@ -125,7 +127,9 @@ class AttrBuilder:
         for attr, given, slot in zip(spec.attrs, values, array, strict=True):
             value = attr.default if given is None else given
             if attr.choices and value not in attr.choices:
-                raise ShapeError(f"[{spec.name}] expected {attr.name} to be one of {', '.join(attr.choices)}, got {value!r}")
+                raise ShapeError(
+                    f"[{spec.name}] expected {attr.name} to be one of {', '.join(attr.choices)}, got {value!r}"
+                )
             _set(slot, spec.name, attr.name, attr.kind, value, keep)
         array._keep = keep  # type: ignore[attr-defined]
         return array
@@ -156,15 +160,12 @@ def scalars_to_tensors(
     def convert(value: Any, name: str) -> Tensor:
         if isinstance(value, Tensor):
             return value
+        if isinstance(value, np.generic):
+            value = value.item()
         if not isinstance(value, (bool, int, float)):
             return need_tensor(op, name, value)
         own = dtypes.bool_ if isinstance(value, bool) else dtypes.int64 if isinstance(value, int) else dtypes.float32
-        if dtype is None or (own.kind == "floating" and not dtype.is_floating):
-            target = own
-        elif dtype.kind == "bool" and own.kind != "bool":
-            target = own
-        else:
-            target = dtype
-        return full((), value, target)
+        rank = {"bool": 0, "integer": 1, "floating": 2}
+        return full((), value, own if dtype is None or rank[own.kind] > rank[dtype.kind] else dtype)
 
     return tuple(convert(v, n) for v, n in zip(values, names, strict=True))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import NoReturn
 
-import blualloc
+import blualloc.errors
 import libblutensor
 
 from .errors import AutogradError, CaptureError, DTypeError, IndexOutOfRangeError, ShapeError, UnsupportedError
@@ -250,8 +251,14 @@ _EXCEPTIONS: dict[int, type[Exception] | type[KeyboardInterrupt]] = {
     9: CaptureError,
 }
 
-# An exception that a Python callback raised below a native call; raised again, as it was, by the call's own check.
-_pending: list[BaseException] = []
+
+class _Pending(threading.local):
+    """The exception that a Python callback raised below a native call of this thread: its check raises it again."""
+
+    error: BaseException | None = None
+
+
+_pending = _Pending()
 
 
 def last_error() -> str:
@@ -262,11 +269,14 @@ def last_error() -> str:
 
 def raise_status(status: int) -> NoReturn:
     """Raises what a status stands for."""
-    if _pending:
-        raise _pending.pop()
+    error, _pending.error = _pending.error, None
+    if error is not None:
+        raise error
     message = last_error()
     if status == OUT_OF_MEMORY:
-        raise blualloc.OutOfMemoryError.from_last(message)
+        if not message.startswith("out of host memory for bookkeeping"):
+            blualloc.errors.check(status)
+        raise MemoryError(message)
     if status == 5 and message.startswith("[backward]"):
         raise AutogradError(message)
     raise _EXCEPTIONS.get(status, RuntimeError)(message)
@@ -280,7 +290,7 @@ def check(status: int) -> None:
 
 def callback_failed(error: BaseException) -> int:
     """Keeps an exception of a Python callback for the native call's check; returns the status to give back."""
-    _pending.append(error)
+    _pending.error = error
     lib.blutensor_set_error(f"{type(error).__name__}: {error}".encode())
     return 5
 

@@ -1,7 +1,7 @@
 """The public operators, one Python function each, made from the native table when the module is imported.
 
-Every function gets a real signature: its source is generated, compiled once, and does nothing but convert and call. The stub beside
-this file (`_operators.pyi`) is generated from the same table by `python -m blutensor.stubs`.
+Every function gets a real signature: its source is generated, compiled once, and does nothing but convert and call.
+The stub beside this file (`_operators.pyi`) is generated from the same table by `python -m blutensor.stubs`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ def default_text(value: Any) -> str:
     """A default value as Python source."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
-    return repr(value)
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
 
 
 def is_random(spec: OperatorSpec) -> bool:
@@ -54,9 +58,9 @@ def parameters(spec: OperatorSpec) -> list[tuple[str, str | None, str]]:
             continue
         annotation = kinds[a.kind]
         if a.choices:
-            annotation = f"Literal[{', '.join(repr(c) for c in a.choices)}]"
+            annotation = f"Literal[{', '.join(_quoted(c) for c in a.choices)}]"
         if a.required:
-            required.append((a.name, None, annotation))
+            required.append((a.name, None, annotation.removesuffix(" | None")))
         else:
             # An empty list of axes means all of them.
             default = "None" if a.kind == "integers" and a.default == () else default_text(a.default)
@@ -119,7 +123,8 @@ def _source(spec: OperatorSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _docstring(spec: OperatorSpec) -> str:
+def docstring(spec: OperatorSpec) -> str:
+    """The docstring of the Python function."""
     lines = [spec.doc, ""]
     if not spec.differentiable:
         lines += ["Not differentiable.", ""]
@@ -128,7 +133,9 @@ def _docstring(spec: OperatorSpec) -> str:
 
 def _same_length(op: str, first: str, a: list[Any], second: str, b: list[Any]) -> None:
     if len(a) != len(b):
-        raise _calls.ShapeError(f"[{op}] expected lists of one length, got {len(a)} for '{first}' and {len(b)} for '{second}'")
+        raise _calls.ShapeError(
+            f"[{op}] expected lists of one length, got {len(a)} for '{first}' and {len(b)} for '{second}'"
+        )
 
 
 def _empty_list(op: str, name: str) -> None:
@@ -159,7 +166,7 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
     namespace |= {d.name: d for d in dtypes.ALL if d.name != "bool"}
     exec(compile(_source(spec), f"<operator {spec.name}>", "exec"), namespace)
     function: Callable[..., Any] = namespace[spec.name]
-    function.__doc__ = _docstring(spec)
+    function.__doc__ = docstring(spec)
     function.__module__ = __name__
     return function
 
@@ -168,7 +175,10 @@ _FULL: Callable[..., Any]
 if "full" in OPERATORS:
     _FULL = build(OPERATORS["full"])
 
-__all__ = [spec.name for spec in OPERATORS.values() if spec.public]
+# Operators that the package wraps in functions of the same name.
+WRAPPED = ("arange", "full", "index_write_")
+
+__all__ = [spec.name for spec in OPERATORS.values() if spec.public and spec.name not in WRAPPED]
 globals().update({spec.name: build(spec) for spec in OPERATORS.values() if spec.public})
 
 

@@ -17,10 +17,12 @@ _callbacks: dict[int, Any] = {}
 _contexts = itertools.count(1)
 
 
-@_native.ReleaseFn
-def _release(context: int | None) -> None:
+def _forget(context: int | None) -> None:
     if context is not None:
         _callbacks.pop(context, None)
+
+
+_release = _native.ReleaseFn(_forget)
 
 
 def _keep(*objects: object) -> int:
@@ -170,7 +172,6 @@ class HookHandle:
 def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
     """See `Tensor.register_hook`."""
 
-    @_native.GradHookFn
     def call(_context: int, handle: int, out: Any) -> int:
         try:
             replacement = hook(_borrowed(handle))
@@ -181,8 +182,9 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Ho
             return _native.callback_failed(error)
 
     hook_id = ctypes.c_uint64()
-    context = _keep(call, hook)
-    _native.check(_lib.blutensor_add_hook(tensor._handle, call, _release, context, ctypes.byref(hook_id)))
+    callback = _native.GradHookFn(call)
+    context = _keep(callback)
+    _native.check(_lib.blutensor_add_hook(tensor._handle, callback, _release, context, ctypes.byref(hook_id)))
     return HookHandle(tensor, hook_id.value)
 
 
@@ -207,7 +209,6 @@ def custom_gradient(
         ShapeError: An output is part of a graph already.
     """
 
-    @_native.CustomGradientFn
     def call(_context: int, grad_outputs: Any, num_outputs: int, grad_inputs: Any, num_inputs: int) -> int:
         try:
             results = gradient([_borrowed(grad_outputs[i]) if grad_outputs[i] else None for i in range(num_outputs)])
@@ -219,7 +220,8 @@ def custom_gradient(
         except BaseException as error:
             return _native.callback_failed(error)
 
-    context = _keep(call, gradient)
+    callback = _native.CustomGradientFn(call)
+    context = _keep(callback)
     _native.check(
         _lib.blutensor_record_custom(
             name.encode(),
@@ -227,7 +229,7 @@ def custom_gradient(
             len(inputs),
             _native.handle_array([t._handle for t in outputs]),
             len(outputs),
-            call,
+            callback,
             _release,
             context,
         )
@@ -237,12 +239,16 @@ def custom_gradient(
 def recompute(function: Callable[..., Any], *args: Any) -> Any:
     """Calls `function(*args)` and keeps none of its intermediate results: backward computes them again.
 
-    The technique is gradient checkpointing (Chen et al., 2016, "Training Deep Nets with Sublinear Memory Cost"). Random operators draw the
-    same bits the second time.
+    The technique is gradient checkpointing (Chen et al., 2016, "Training Deep Nets with Sublinear Memory Cost").
+    Random operators draw the same bits the second time.
 
     Args:
-        function: Returns a tensor or a tuple of tensors; what it reads beside `args` (parameters) gets its gradients too.
+        function: Returns a tensor or a tuple of tensors; what it reads beside `args` (parameters) gets its gradients
+            too.
         *args: Tensors and other values.
+
+    Returns:
+        What the function returned.
     """
     from .random import default_generator
 

@@ -15,16 +15,14 @@ __all__ = ["arange", "asarray", "empty", "empty_like", "from_dlpack", "full", "f
 Shape = int | Sequence[int]
 
 
-def full(
-    shape: Shape, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str = "cpu"
-) -> Tensor:
+def full(shape: Shape, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str = "cpu") -> Tensor:
     """A tensor of one value; dtype defaults to bool, int64 or float32 by the value's type."""
     if device != "cpu":
         raise DTypeError(f"[full] expected device 'cpu', got {device!r}")
     if dtype is None:
         kind = {bool: dtypes.bool_, int: dtypes.int64}.get(type(fill_value), dtypes.float32)
         dtype = kind
-    return _operators.full(shape, fill_value, dtype)  # type: ignore[attr-defined,no-any-return]
+    return _operators.full(shape, fill_value, dtype)
 
 
 def zeros(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:
@@ -66,4 +64,4 @@ def arange(
     if dtype is None:
         integral = all(isinstance(v, int) for v in (start, stop, step))
         dtype = dtypes.int64 if integral else dtypes.float32
-    return _operators.arange(start, stop, step, dtype)  # type: ignore[attr-defined,no-any-return]
+    return _operators.arange(start, stop, step, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class DType:
     name: str
     number: int
     itemsize: int
-    numpy: np.dtype
+    numpy: np.dtype[Any]
     kind: str
 
     def __repr__(self) -> str:
@@ -30,6 +31,7 @@ class DType:
 
     @property
     def is_floating(self) -> bool:
+        """Whether it holds floating-point numbers."""
         return self.kind == "floating"
 
 

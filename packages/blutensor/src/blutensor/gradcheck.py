@@ -22,8 +22,9 @@ def gradcheck(
 ) -> None:
     """Compares the gradient of every input element with (f(x + eps) - f(x - eps)) / (2 eps), in float64.
 
-    Each output is contracted with a fixed random tensor, so one backward pass covers the whole Jacobian. Central differences in
-    float64 with eps 1e-6 err by about 1e-10 relative to f, so the default tolerances leave room for ill-conditioned functions only.
+    Each output is contracted with a fixed random tensor, so one backward pass covers the whole Jacobian. Central
+    differences in float64 with eps 1e-6 err by about 1e-10 relative to f, so the default tolerances leave room for
+    ill-conditioned functions only.
 
     Args:
         function: Of the inputs; returns a tensor or several.
@@ -69,5 +70,6 @@ def gradcheck(
             numeric = (above - below) / (2 * eps)
             if not abs(got[index] - numeric) <= atol + rtol * abs(numeric):
                 raise AutogradError(
-                    f"[gradcheck] input {which} element {index}: gradient {got[index]:.10g}, central difference {numeric:.10g}"
+                    f"[gradcheck] input {which} element {index}: gradient {got[index]:.10g}, "
+                    f"central difference {numeric:.10g}"
                 )

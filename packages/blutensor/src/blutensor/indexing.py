@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .errors import DTypeError, IndexOutOfRangeError
 from .tensor import Index, Tensor
 
@@ -19,7 +21,9 @@ def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
 
     items: list[Any] = list(index) if isinstance(index, tuple) else [index]
     for item in items:
-        if not (item is None or item is Ellipsis or isinstance(item, slice) or hasattr(item, "__index__")):
+        if isinstance(item, (bool, np.bool_)) or not (
+            item is None or item is Ellipsis or isinstance(item, slice) or hasattr(item, "__index__")
+        ):
             raise DTypeError(f"[index] expected integers, slices, None or Ellipsis, got {type(item).__name__}")
     used = sum(1 for i in items if i is not None and i is not Ellipsis)
     if used > x.ndim:
@@ -47,7 +51,9 @@ def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
         else:
             i = item.__index__()
             if not -size <= i < size:
-                raise IndexOutOfRangeError(f"[index] expected an index from {-size} to {size - 1} of axis {axis}, got {i}")
+                raise IndexOutOfRangeError(
+                    f"[index] expected an index from {-size} to {size - 1} of axis {axis}, got {i}"
+                )
             starts.append(i % size)
             stops.append(1)
             steps.append(1)
@@ -64,7 +70,7 @@ def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
 
 
 def index_write_(target: Tensor, source: Tensor, position: Tensor, axis: int) -> Tensor:
-    """Writes `source` into `target` at a position along an axis that is known on the device only (a cache at the current token).
+    """Writes `source` into `target` at a position that is known on the device only (a cache at the current token).
 
     Args:
         target: Written in place.

@@ -36,10 +36,12 @@ _alive: dict[int, object] = {}
 _contexts = itertools.count(1)
 
 
-@_native.ReleaseFn
 def _forget(context: int | None) -> None:
     if context is not None:
         _alive.pop(context, None)
+
+
+_forget_callback = _native.ReleaseFn(_forget)
 
 
 class _ManagedTensor(ctypes.Structure):
@@ -52,11 +54,13 @@ class _ManagedTensor(ctypes.Structure):
     )
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _capsule_destructor(capsule: int) -> None:
+def _destroy_capsule(capsule: int) -> None:
     if _raw_is_valid(capsule, _DLTENSOR):  # nobody consumed it
         managed = _raw_pointer(capsule, _DLTENSOR)
         ctypes.cast(managed, ctypes.POINTER(_ManagedTensor)).contents.deleter(managed)
+
+
+_capsule_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy_capsule)
 
 
 def to_capsule(tensor: Tensor, copy: bool | None = None) -> object:
@@ -83,7 +87,10 @@ def from_dlpack(x: Any) -> Tensor:
     device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (1, 0)
     if device[0] not in (1, 3):
         raise DTypeError(f"[from_dlpack] expected memory of the cpu, got DLPack device {tuple(device)}")
-    capsule = x.__dlpack__()
+    try:
+        capsule = x.__dlpack__()
+    except BufferError as error:  # read-only memory, or a tensor that requires a gradient
+        raise ShapeError(f"[from_dlpack] {type(x).__name__} does not export its memory: {error}") from error
     if not _python.PyCapsule_IsValid(capsule, _DLTENSOR):
         raise DTypeError("[from_dlpack] expected a fresh 'dltensor' capsule")
     out = ctypes.c_void_p()
@@ -99,13 +106,17 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
         DTypeError: An element type without counterpart, or a byte order that is not the machine's.
         ShapeError: Memory that may not be written, or strides that are no multiple of the element size.
     """
-    dtype = dtypes.as_dtype(array.dtype)
     if not array.dtype.isnative:
-        raise DTypeError(f"[from_numpy] expected the machine's byte order, got {array.dtype}")
+        raise DTypeError(
+            f"[from_numpy] expected the machine's byte order, got {array.dtype}; use asarray(array, copy=True)"
+        )
+    dtype = dtypes.as_dtype(array.dtype)
     if not array.flags.writeable:
         raise ShapeError("[from_numpy] expected a writeable array; use asarray(array, copy=True)")
     if any(s % dtype.itemsize for s in array.strides):
-        raise ShapeError(f"[from_numpy] expected strides in whole elements of {dtype.itemsize} bytes, got {array.strides}")
+        raise ShapeError(
+            f"[from_numpy] expected strides in whole elements of {dtype.itemsize} bytes, got {array.strides}"
+        )
     context = next(_contexts)
     _alive[context] = array
     out = ctypes.c_void_p()
@@ -117,10 +128,12 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
         dtype.number,
         0,
         0,
-        _forget,
+        _forget_callback,
         context,
         ctypes.byref(out),
     )
+    if status:
+        _alive.pop(context, None)
     _native.check(status)
     return Tensor._adopt(out.value)
 
@@ -134,7 +147,7 @@ def empty(shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtypes.floa
     """
     if device != "cpu":
         raise DTypeError(f"[empty] expected device 'cpu', got {device!r}")
-    sizes = (shape.__index__(),) if hasattr(shape, "__index__") else tuple(d.__index__() for d in shape)  # type: ignore[union-attr]
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(d.__index__() for d in shape)
     if len(sizes) > _native.MAX_RANK:
         raise ShapeError(f"[empty] expected at most {_native.MAX_RANK} axes, got {len(sizes)}")
     out = ctypes.c_void_p()
@@ -181,8 +194,9 @@ def asarray(
             array = array.astype(np.float32)
     else:
         array = np.asarray(x)
-    wanted = dtypes.as_dtype(array.dtype) if target is None else target
+    wanted = dtypes.as_dtype(array.dtype.newbyteorder("=")) if target is None else target
     needs_copy = not shared or wanted.numpy != array.dtype or wanted is dtypes.bfloat16 or not array.flags.writeable
+    needs_copy = needs_copy or any(s % array.itemsize for s in array.strides)
     if copy is False and needs_copy:
         raise ShapeError(f"[asarray] a copy is needed to make {wanted.name} of {type(x).__name__}")
     if not (copy or needs_copy):

@@ -27,7 +27,7 @@ def is_capturing() -> bool:
 
 
 class Program:
-    """What a capture recorded: operator calls over numbered buffers with known lifetimes. `str()` gives the textual form."""
+    """What a capture recorded: operator calls over numbered buffers with known lifetimes; `str()` is its text."""
 
     def __init__(self, handle: int, slots: list[Tensor], outputs: list[Tensor], structure: Any) -> None:
         self._handle = handle
@@ -55,8 +55,11 @@ class Program:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes: `arena_bytes` as planned, `peak_live_bytes` (no plan can be smaller), `external_bytes` of tensors that existed before,
-        `output_bytes`, `workspace_peak_bytes` of the largest scratch."""
+        """Sizes in bytes.
+
+        `arena_bytes` as planned, `peak_live_bytes` (no plan can be smaller), `external_bytes` of tensors that existed
+        before, `output_bytes`, `workspace_peak_bytes` of the largest scratch.
+        """
         info = self._info()
         names = ("arena_bytes", "peak_live_bytes", "external_bytes", "output_bytes", "workspace_peak_bytes")
         return {name: getattr(info, name) for name in names}
@@ -67,15 +70,14 @@ class Program:
         """Runs the program on what is in its slots; results are in `outputs`.
 
         Args:
-            level: "native" is a loop over the planned arena without the interpreter; "operator" allocates every buffer at its first use
-                and frees it after its last (for profilers and debugging): the same bits.
+            level: "native" is a loop over the planned arena without the interpreter; "operator" allocates every buffer
+                at its first use and frees it after its last (for profilers and debugging): the same bits.
             on_op: Called before every operator with its index and name; "operator" only.
         """
         if level == "native":
             _native.check(_replay(self._handle, 0, _no_callback, None))
             return
 
-        @_native.OnOpFn
         def call(_context: int, index: int, name: bytes) -> int:
             try:
                 if on_op is not None:
@@ -84,7 +86,7 @@ class Program:
             except BaseException as error:
                 return _native.callback_failed(error)
 
-        _native.check(_replay(self._handle, 1, call, None))
+        _native.check(_replay(self._handle, 1, _native.OnOpFn(call), None))
 
 
 # ---------------------------------------------------------------- nested results
@@ -95,16 +97,18 @@ def _flatten(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
         return len(tensors) - 1
+    kind: Any = type(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_Leaf(_flatten(v, tensors)) for v in value])
+        return kind(*[_Leaf(_flatten(v, tensors)) for v in value])
     if isinstance(value, (tuple, list)):
-        return type(value)([_Leaf(_flatten(v, tensors)) for v in value])
+        return kind([_Leaf(_flatten(v, tensors)) for v in value])
     if isinstance(value, dict):
         return {k: _Leaf(_flatten(v, tensors)) for k, v in value.items()}
     if value is None:
         return None
     raise CaptureError(
-        f"[capture] a captured function may return tensors, None, and tuples, lists and dicts of them; got {type(value).__name__}"
+        "[capture] a captured function may return tensors, None, and tuples, lists and dicts of them; "
+        f"got {type(value).__name__}"
     )
 
 
@@ -135,17 +139,17 @@ class _Recording:
 
     def __init__(self, slots: list[Tensor]) -> None:
         self.slots = slots
-        self.first: Program | None = None
+        self.first: Program | None = None  # until it was compared with the second
         self.program: Program | None = None
         self.result: Any = None
         self.targets = [(_lib.blutensor_tensor_address(s._handle), s.nbytes) for s in slots]
 
 
 class CapturedFunction:
-    """A function of tensors that is recorded in its first two calls (which are real calls) and replayed natively from the third.
+    """A function of tensors that is recorded in its first two calls, which are real, and replayed from the third.
 
-    Arguments are copied into fixed slots. A replay returns the same tensors every time and overwrites them. Shapes or dtypes that were
-    not seen before are captured anew; at most `max_programs` are kept, the oldest goes.
+    Arguments are copied into fixed slots. A replay returns the same tensors every time and overwrites them. Shapes or
+    dtypes that were not seen before are captured anew; at most `max_programs` are kept, the oldest goes.
     """
 
     def __init__(
@@ -170,9 +174,11 @@ class CapturedFunction:
     @property
     def state(self) -> Literal["new", "recorded once", "replaying"]:
         """Where the signature that was called last stands."""
-        if self._last is None or self._last.first is None:
+        if self._last is None:
             return "new"
-        return "recorded once" if self._last.program is None else "replaying"
+        if self._last.program is not None:
+            return "replaying"
+        return "new" if self._last.first is None else "recorded once"
 
     @property
     def program(self) -> Program:
@@ -189,8 +195,8 @@ class CapturedFunction:
         for i, a in enumerate(args):
             if not isinstance(a, Tensor):
                 raise DTypeError(
-                    f"[capture {self.name}] expected tensors, argument {i} is {type(a).__name__}; host values are baked into a capture: "
-                    "pass them as 0-d tensors, or close over them if they never change"
+                    f"[capture {self.name}] expected tensors, argument {i} is {type(a).__name__}; host values are "
+                    "baked into a capture: pass them as 0-d tensors, or close over them if they never change"
                 )
         key = tuple((a.shape, a.dtype.number) for a in args)
         recording = self._recordings.get(key)
@@ -209,6 +215,12 @@ class CapturedFunction:
         return recording
 
     def __call__(self, *args: Tensor) -> Any:
+        """Records in the first two calls of a signature, replays in the others; returns what the function returned.
+
+        Raises:
+            CaptureError: The two recordings differ, or the function does what a capture cannot hold.
+            DTypeError: An argument is no tensor.
+        """
         last = self._last
         if last is not None and last.program is not None and len(args) == len(last.slots):
             for a, slot in zip(args, last.slots, strict=True):
@@ -239,11 +251,13 @@ class CapturedFunction:
         level = 1 if self._level == "primitive" else 0
         _native.check(_lib.blutensor_capture_begin(self.name.encode(), level))
         tensors: list[Tensor] = []
+        op_id = _lib.blutensor_generator_op_id()
         try:
             result = self._function(*recording.slots)
             structure = _flatten(result, tensors)
         except BaseException:
             _lib.blutensor_capture_abort()
+            _lib.blutensor_generator_set_op_id(op_id)  # the next call draws what this one would have drawn
             raise
         out = ctypes.c_void_p()
         _native.check(
@@ -261,11 +275,8 @@ class CapturedFunction:
         if recording.first is None:
             recording.first = program
             return result
-        try:
-            _native.check(_lib.blutensor_program_compare(recording.first._handle, program._handle))
-        except CaptureError:
-            recording.first = None
-            raise
+        first, recording.first = recording.first, None
+        _native.check(_lib.blutensor_program_compare(first._handle, program._handle))
         family = None if self._family is None else self._family._handle
         _native.check(_lib.blutensor_program_finalize(program._handle, family))
         recording.program = program
@@ -283,8 +294,9 @@ def capture(
     """Captures a function of tensors, with an arena of its own. See `CapturedFunction`.
 
     Args:
-        function: Takes tensors, returns tensors or nested tuples, lists and dicts of them. Whatever else it reads must be the same
-            every time; values that change are 0-d tensors. It contains its own backward pass, if any.
+        function: Takes tensors, returns tensors or nested tuples, lists and dicts of them. Whatever else it reads
+            (parameters, `training`) must be the same every time; values that change are 0-d tensors. It contains its
+            own backward pass, if any.
         name: Shown in messages and in the program's text.
         level: "primitive" records composite operators in their decomposed form.
         max_programs: Signatures (shapes and dtypes) kept.
@@ -330,7 +342,7 @@ _check_signals = ctypes.pythonapi.PyErr_CheckSignals
 
 
 class ProgramFamily:
-    """Programs that share one arena (first, middle and last micro-step, evaluation, decoding), and the native loop over them."""
+    """Programs that share one arena (micro-steps, evaluation, decoding), and the native loop over them."""
 
     def __init__(self, name: str = "family") -> None:
         out = ctypes.c_void_p()
@@ -369,7 +381,8 @@ class ProgramFamily:
 
         Args:
             steps: Number of steps.
-            schedule: Captured functions of this family and how often each runs, in the order of one step. All must be replaying.
+            schedule: Captured functions of this family and how often each runs, in the order of one step. All must be
+                replaying.
             source: Fills the slots before every program; without it they keep what they hold.
             feeds: 0-d tensors and their value for every step: schedules.
             metrics: 0-d tensors to read at the end of every step.
@@ -391,7 +404,6 @@ class ProgramFamily:
         table = np.zeros((steps, len(metrics)))
         raised: list[BaseException] = []
 
-        @_native.InterruptedFn
         def interrupted(_context: int) -> int:
             try:
                 _check_signals()  # runs Python's signal handlers
@@ -415,7 +427,7 @@ class ProgramFamily:
             feed_values=feed_table.ctypes.data_as(doubles),
             metrics=_native.handle_array([t._handle for t in metrics]),
             metric_values=table.ctypes.data_as(doubles),
-            interrupted=interrupted,
+            interrupted=_native.InterruptedFn(interrupted),
         )
         status = _lib.blutensor_family_run(self._handle, ctypes.byref(args))
         self.last_host_seconds = args.host_seconds

@@ -1,4 +1,4 @@
-"""Random numbers: Philox, a function of (seed, step, number of the operator in the step, element), never of launch order."""
+"""Random numbers: Philox, a function of (seed, step, operator in the step, element), never of launch order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _lib = _native.lib
 class Generator:
     """The process's random generator.
 
-    Its state is an int64 tensor [2], {seed, step}, that captured programs read and advance on the device; checkpoints hold it. The number of
-    the operator within the step is counted on the host and restarts at 0 with every step.
+    Its state is an int64 tensor [2], {seed, step}, that captured programs read and advance on the device; checkpoints
+    hold it. The number of the operator within the step is counted on the host and restarts at 0 with every step.
     """
 
     def __init__(self) -> None:
@@ -77,9 +77,7 @@ def next_random() -> tuple[Tensor, int]:
     return default_generator.state, int(_lib.blutensor_generator_next_op_id())
 
 
-def uniform(
-    shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, *, dtype: DType | str = float32
-) -> Tensor:
+def uniform(shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, *, dtype: DType | str = float32) -> Tensor:
     """Uniformly distributed numbers on [low, high).
 
     Args:

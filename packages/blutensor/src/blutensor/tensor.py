@@ -31,11 +31,11 @@ def _operators() -> Any:
 class Tensor:
     """An n-dimensional array on a device, with reverse-mode gradients.
 
-    Tensors are made by the functions of :mod:`blutensor` (`asarray`, `zeros`, ...), never by calling the class. Views share memory;
-    shape, strides and dtype never change.
+    Tensors are made by the functions of :mod:`blutensor` (`asarray`, `zeros`, ...), never by calling the class. Views
+    share memory; shape, strides and dtype never change.
     """
 
-    __slots__ = ("_geometry", "_handle", "__weakref__")
+    __slots__ = ("__weakref__", "_geometry", "_handle")
     __array_priority__ = 1000
 
     _handle: int
@@ -51,6 +51,11 @@ class Tensor:
         self._handle = handle  # type: ignore[assignment]
         self._geometry = None
         return self
+
+    def _detach_handle(self) -> int:
+        """Gives up the native handle: the caller owns it now."""
+        handle, self._handle = self._handle, 0
+        return handle
 
     def __del__(self, _release: Callable[[int], None] = _release) -> None:
         handle = getattr(self, "_handle", None)
@@ -83,10 +88,12 @@ class Tensor:
 
     @property
     def dtype(self) -> dtypes.DType:
+        """Type of the elements."""
         return self._fixed()[2]
 
     @property
     def ndim(self) -> int:
+        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -104,7 +111,7 @@ class Tensor:
 
     @property
     def device(self) -> str:
-        """ "cpu" or "cuda:<index>"."""
+        """Where the memory is: "cpu" or "cuda:<index>"."""
         info = self._info()
         return "cpu" if info.device_type == 0 else f"cuda:{info.device_index}"
 
@@ -124,6 +131,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
+        """Whether backward computes a gradient for it: set on a leaf, inherited by results."""
         return bool(self._info().requires_grad)
 
     @requires_grad.setter
@@ -172,12 +180,17 @@ class Tensor:
             return np.empty(shape, dtype.numpy)
         low = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s < 0) * item
         high = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s > 0) * item + item
-        buffer = (ctypes.c_char * (high - low)).from_address(address + low)
-        buffer._tensor = self  # type: ignore[attr-defined]  # keeps the memory
+        buffer: Any = (ctypes.c_char * (high - low)).from_address(address + low)
+        buffer._tensor = self  # keeps the memory
         return np.ndarray(shape, dtype.numpy, buffer, -low, [s * item for s in strides])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.array(self.detach()._view("__array__"), dtype=dtype, copy=bool(copy))
+        array = self.detach()._view("__array__")
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ShapeError(f"[__array__] a copy is needed to go from {self.dtype.name} to {np.dtype(dtype)}")
+            return array.astype(dtype)
+        return array.copy() if copy else array
 
     def item(self) -> Scalar:
         """The value of a tensor of one element.
@@ -198,6 +211,24 @@ class Tensor:
     def _values(self, op: str) -> npt.NDArray[Any]:
         array = self._view(op)
         return (array.astype(np.uint32) << 16).view(np.float32) if self.dtype is dtypes.bfloat16 else array
+
+    def __copy__(self) -> Self:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        if not self.is_leaf:
+            raise ShapeError(f"[copy] expected a leaf, got a result of '{self.grad_fn}'; use .detach()")
+        twin = type(self)._adopt(_operators().copy(self.detach())._detach_handle())
+        if self.requires_grad:
+            twin.requires_grad = True
+        memo[id(self)] = twin
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.is_leaf:
+            raise ShapeError(f"[pickle] expected a leaf, got a result of '{self.grad_fn}'; use .detach()")
+        values = np.array(self.detach()._view("pickle"))
+        return _restore, (type(self), values, self.dtype.name, self.requires_grad)
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -320,7 +351,9 @@ class Tensor:
         try:
             order[axis0], order[axis1] = order[axis1], order[axis0]
         except IndexError:
-            raise ShapeError(f"[transpose] expected axes of a rank {self.ndim} tensor, got {axis0} and {axis1}") from None
+            raise ShapeError(
+                f"[transpose] expected axes of a rank {self.ndim} tensor, got {axis0} and {axis1}"
+            ) from None
         return self.permute_dims(order)
 
     @property
@@ -339,20 +372,23 @@ class Tensor:
 
     def contiguous(self) -> Tensor:
         """Itself when row-major, else a row-major copy."""
-        return self if self.is_contiguous() else _operators().contiguous(self)  # type: ignore[no-any-return]
+        return self if self.is_contiguous() else _operators().contiguous(self)
 
     def astype(self, dtype: dtypes.DType | str) -> Tensor:
         """A copy of another dtype (itself when it has it already)."""
         target = dtypes.as_dtype(dtype)
-        return self if target is self.dtype else _operators().astype(self, target)  # type: ignore[no-any-return]
+        return self if target is self.dtype else _operators().astype(self, target)
 
     def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Sum over axes, by default all."""
         return _operators().sum(self, axis, keepdims)  # type: ignore[no-any-return]
 
     def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Mean over axes, by default all."""
         return _operators().mean(self, axis, keepdims)  # type: ignore[no-any-return]
 
     def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Largest element over axes, by default all; NaN when there is one."""
         return _operators().max(self, axis, keepdims)  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
@@ -432,9 +468,18 @@ class Tensor:
     __hash__ = object.__hash__
 
 
+def _restore(cls: type[Tensor], values: npt.NDArray[Any], dtype: str, requires_grad: bool) -> Tensor:
+    """A tensor out of a pickle."""
+    from .interop import empty
+
+    made = empty(values.shape, dtype=dtype)
+    made._view("pickle", write=True)[...] = values
+    tensor = cls._adopt(made._detach_handle())
+    tensor.requires_grad = requires_grad
+    return tensor
+
+
 def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
     if len(values) == 1 and not hasattr(values[0], "__index__"):
         return tuple(values[0])
     return values
-
-

@@ -1,9 +1,22 @@
 """Modules, layers, initialisers and neural-network functions."""
 
+from __future__ import annotations
+
 from . import functional, init
 from .layers import GELU, Dropout, Embedding, LayerNorm, Linear, ModuleList, Sequential
 from .module import Module
 from .parameter import Parameter
 
-__all__ = ["GELU", "Dropout", "Embedding", "LayerNorm", "Linear", "Module", "ModuleList", "Parameter", "Sequential", "functional",
-           "init"]  # fmt: skip
+__all__ = [
+    "GELU",
+    "Dropout",
+    "Embedding",
+    "LayerNorm",
+    "Linear",
+    "Module",
+    "ModuleList",
+    "Parameter",
+    "Sequential",
+    "functional",
+    "init",
+]

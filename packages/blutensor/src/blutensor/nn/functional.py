@@ -17,7 +17,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
-    """x W^T + bias [+ residual], in one GEMM.
+    """X W^T + bias [+ residual], in one GEMM.
 
     Args:
         x: [..., K].
@@ -40,7 +40,9 @@ def mlp(
     residual: Tensor | None = None,
     approximate: Literal["tanh", "none"] = "tanh",
 ) -> Tensor:
-    """linear(gelu(linear(x, w1, b1)), w2, b2) [+ residual] as one operator: GELU and its gradient run in the GEMMs' epilogues.
+    """Linear(gelu(linear(x, w1, b1)), w2, b2) [+ residual] as one operator.
+
+    GELU and its gradient run in the GEMMs' epilogues.
 
     Args:
         x: [..., C].
@@ -58,7 +60,7 @@ def mlp(
 
 
 def gelu(x: Tensor, approximate: Literal["tanh", "none"] = "none") -> Tensor:
-    """x Phi(x), Phi the normal distribution function; "tanh" is Hendrycks and Gimpel's approximation."""
+    """X times Phi(x), Phi the normal distribution function; "tanh" is Hendrycks and Gimpel's approximation."""
     return ops.gelu(x, approximate)
 
 

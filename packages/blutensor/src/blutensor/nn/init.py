@@ -1,4 +1,7 @@
-"""Initialisers: they write a tensor in place, from blutensor's own generator, and return it. Names follow `torch.nn.init`."""
+"""Initialisers: they write a tensor in place, from blutensor's own generator, and return it.
+
+Names follow `torch.nn.init`.
+"""
 
 from __future__ import annotations
 

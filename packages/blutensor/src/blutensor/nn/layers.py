@@ -43,10 +43,11 @@ class Linear(Module):
             self.bias = Parameter(init.uniform_(empty(out_features, dtype=dtype), -bound, bound))
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """x [..., K] -> [..., N]; `residual` [..., N] is added by the GEMM."""
+        """X [..., K] -> [..., N]; `residual` [..., N] is added by the GEMM."""
         return F.linear(x, self.weight, self.bias, residual)
 
     def extra_repr(self) -> str:
+        """Shown between the parentheses of `repr`."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
@@ -70,6 +71,7 @@ class Embedding(Module):
         return F.embedding(ids, self.weight)
 
     def extra_repr(self) -> str:
+        """Shown between the parentheses of `repr`."""
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
@@ -103,6 +105,7 @@ class LayerNorm(Module):
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
+        """Shown between the parentheses of `repr`."""
         return f"{self.normalized_shape}, eps={self.eps}"
 
 
@@ -120,6 +123,7 @@ class Dropout(Module):
         return F.dropout(x, self.p, self.training)
 
     def extra_repr(self) -> str:
+        """Shown between the parentheses of `repr`."""
         return f"p={self.p}"
 
 

@@ -13,8 +13,8 @@ from .parameter import Parameter
 class Module:
     """Base of all layers and models; names and behaviour follow `torch.nn.Module`.
 
-    Assigned `Parameter`s and `Module`s are registered under their attribute names; `register_buffer` adds tensors that are saved but
-    not trained.
+    Assigned `Parameter`s and `Module`s are registered under their attribute names; `register_buffer` adds tensors that
+    are saved but not trained.
     """
 
     training: bool
@@ -30,6 +30,7 @@ class Module:
         raise TypeError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls `forward`."""
         return self.forward(*args, **kwargs)
 
     # ---------------------------------------------------------------- registration
@@ -38,7 +39,9 @@ class Module:
         try:
             registry: dict[str, Any] = self.__dict__[kind]
         except KeyError:
-            raise AttributeError(f"{type(self).__name__}.__init__ must call super().__init__() before it assigns attributes") from None
+            raise AttributeError(
+                f"{type(self).__name__}.__init__ must call super().__init__() before it assigns attributes"
+            ) from None
         return registry
 
     def __setattr__(self, name: str, value: Any) -> None:

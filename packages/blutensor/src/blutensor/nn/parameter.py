@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-from .. import _native
 from ..tensor import Tensor
 
 
@@ -19,9 +18,8 @@ class Parameter(Tensor):
     __slots__ = ()
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> Self:
-        view = data.detach()
-        _native.lib.blutensor_tensor_retain(view._handle)
-        self = cls._adopt(view._handle)
+        """Takes over a view of the data."""
+        self = cls._adopt(data.detach()._detach_handle())
         if requires_grad:
             self.requires_grad = True
         return self

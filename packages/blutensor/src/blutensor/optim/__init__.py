@@ -1,5 +1,7 @@
 """Optimizers, gradient norm and clipping."""
 
+from __future__ import annotations
+
 from .adamw import AdamW
 from .base import Optimizer
 from .clip import clip_grad_norm_, clip_scale, grad_norm

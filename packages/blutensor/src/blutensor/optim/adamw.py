@@ -11,7 +11,9 @@ _adamw = private("adamw_")
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), all parameters of a group in one pass; formulas of `torch.optim.AdamW`.
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), all parameters of a group in one pass.
+
+    The formulas are those of `torch.optim.AdamW`.
 
     Args:
         params: As for `Optimizer`; groups may set betas, eps and weight_decay.

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import _native, dtypes
-from .._calls import ShapeError
 from .._operators import private
 from ..autograd import no_grad
 from ..creation import full, zeros
-from ..errors import DTypeError
+from ..errors import DTypeError, ShapeError
 from ..tensor import Tensor
 
 _increment_step = private("increment_step_")
@@ -86,7 +85,9 @@ class Optimizer:
             rate = own.pop("lr", lr)
             unknown = sorted(set(own) - set(options))
             if unknown:
-                raise ShapeError(f"[{self._name}] unknown options {unknown} in group {g}; expected {sorted(options)} or lr")
+                raise ShapeError(
+                    f"[{self._name}] unknown options {unknown} in group {g}; expected {sorted(options)} or lr"
+                )
             if rate < 0:
                 raise ShapeError(f"[{self._name}] expected a learning rate of at least 0, got {rate}")
             names, tensors = [], []
@@ -121,11 +122,14 @@ class Optimizer:
         for group in self.groups:
             zero_grad(group.params, set_to_none)
 
-    def step(self, *, lr: Tensor | float | None = None, grad_scale: Tensor | None = None, skip: Tensor | None = None) -> None:
+    def step(
+        self, *, lr: Tensor | float | None = None, grad_scale: Tensor | None = None, skip: Tensor | None = None
+    ) -> None:
         """One step in place. Parameters without a fresh gradient are left alone.
 
         Args:
-            lr: Learning rate of this step for all groups: 0-d tensor (captures read it on the device) or a number. By default each group's.
+            lr: Learning rate of this step for all groups: 0-d tensor (captures read it on the device) or a number. By
+                default each group's.
             grad_scale: 0-d; gradients are multiplied by it.
             skip: 0-d; when not zero on the device, nothing is written.
         """
@@ -164,7 +168,9 @@ class Optimizer:
             ShapeError: Missing or unexpected names, or shapes that differ.
         """
         own = self.state_dict()
-        problems = [f"missing '{n}'" for n in own if n not in state] + [f"unexpected '{n}'" for n in state if n not in own]
+        problems = [f"missing '{n}'" for n in own if n not in state] + [
+            f"unexpected '{n}'" for n in state if n not in own
+        ]
         problems += [
             f"'{n}' has shape {state[n].shape}, expected {t.shape}"
             for n, t in own.items()

@@ -23,11 +23,13 @@ def grad_norm(params: Iterable[Tensor]) -> Tensor:
     if not grads:
         raise ShapeError("[grad_norm] expected at least one gradient; call backward first")
     with no_grad():
-        return _grad_norm(grads)  # type: ignore[no-any-return]
+        return _grad_norm(grads)
 
 
 def clip_scale(norm: Tensor, max_norm: float, token_count: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Factor for gradients of a loss summed over tokens: min(1, max_norm / (norm / count)) / count, and whether to skip the step.
+    """Factor for gradients of a loss summed over tokens, and whether to skip the step.
+
+    The factor is min(1, max_norm / (norm / count)) / count.
 
     Args:
         norm: 0-d, of the summed loss.
@@ -35,7 +37,8 @@ def clip_scale(norm: Tensor, max_norm: float, token_count: Tensor | None = None)
         token_count: 0-d; 1 when not given.
 
     Returns:
-        (scale, skip), 0-d float32: for `Optimizer.step(grad_scale=scale, skip=skip)`. skip is 1 when the norm is not finite.
+        (scale, skip), 0-d float32, for `Optimizer.step(grad_scale=scale, skip=skip)`. skip is 1 when the norm is not
+        finite.
     """
     with no_grad():
         scale, skip = _clip_scale(norm, max_norm, token_count)
@@ -43,7 +46,10 @@ def clip_scale(norm: Tensor, max_norm: float, token_count: Tensor | None = None)
 
 
 def clip_grad_norm_(params: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scales gradients in place so that their norm is at most max_norm, as `torch.nn.utils.clip_grad_norm_`; returns the norm before."""
+    """Scales gradients in place so that their norm is at most max_norm; returns the norm before.
+
+    As `torch.nn.utils.clip_grad_norm_`.
+    """
     from .. import _operators
 
     listed = list(params)
@@ -53,5 +59,5 @@ def clip_grad_norm_(params: Iterable[Tensor], max_norm: float) -> Tensor:
         for p in listed:
             grad = fresh_grad(p)
             if grad is not None:
-                _operators.copy_(grad, _operators.multiply(grad, scale))  # type: ignore[attr-defined]
+                _operators.copy_(grad, _operators.multiply(grad, scale))
     return norm
