@@ -21,7 +21,7 @@ constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, i
 
 }  // namespace
 
-const KernelSet avx512_kernels{"avx512", BLUBLAS_CPU_AVX2 | BLUBLAS_CPU_AVX512, table<Float16>("gemm_f32_avx512_14x32", 384, 168),
-                               table<Double8>("gemm_f64_avx512_14x16", 384, 84)};
+const KernelSet avx512_kernels{"avx512", BLUBLAS_CPU_AVX2 | BLUBLAS_CPU_AVX512, table<Float16>("gemm_f32_avx512_14x32", 384, 252),
+                               table<Double8>("gemm_f64_avx512_14x16", 384, 126)};
 
 }  // namespace blublas

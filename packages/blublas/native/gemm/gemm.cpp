@@ -134,25 +134,19 @@ class Run {
       const int64_t k = std::min(plan_.kc, depth - k0);
       const bool first = group == 0 && k0 == 0, last = group == plan_.num_groups - 1 && k0 + plan_.kc >= depth;
       const T beta = first ? first_beta : T{1};
-      const int64_t part = k / 4 * (64 / static_cast<int64_t>(sizeof(T)));  // what one micro-kernel prefetches
-      for (int64_t j = 0; j < cols; j += nr) {
+      // The last block's sums go to a tile of their own when finish() follows and they have no place in workspace.
+      const bool in_tile = last && plan_.finishing && !plan_.shared_sums && !plan_.private_sums;
+      for (int64_t i = 0; i < rows; i += mr) {
         MicroTile<T> micro;
-        micro.k = k, micro.alpha = alpha, micro.a_stride = p_.a.row_stride, micro.cols = std::min(nr, cols - j);
-        micro.b = panels_b + j * depth + k0 * nr;
-        // The next panel of B comes nearer while this one is used, a part of it per micro-kernel.
-        const T* const next = micro.b + (j + nr < cols ? nr * depth : 0);
-        micro.next = next;
-        for (int64_t i = 0; i < rows; i += mr) {
-          micro.rows = std::min(mr, rows - i);
-          micro.a = panels_a != nullptr ? panels_a + i * depth + k0 * mr : rows_a + i * p_.a.row_stride + k0;
-          T* sum = sums.data + i * sums.stride + j;
-          const bool in_tile = last && plan_.finishing && !plan_.shared_sums && !plan_.private_sums;
-          micro.c = in_tile ? reinterpret_cast<T*>(place.own + plan_.tile) : sum;
+        micro.k = k, micro.alpha = alpha, micro.a_stride = p_.a.row_stride, micro.rows = std::min(mr, rows - i);
+        micro.a = panels_a != nullptr ? panels_a + i * depth + k0 * mr : rows_a + i * p_.a.row_stride + k0;
+        for (int64_t j = 0; j < cols; j += nr) {
+          micro.cols = std::min(nr, cols - j);
+          micro.b = panels_b + j * depth + k0 * nr;
+          micro.c = in_tile ? reinterpret_cast<T*>(place.own + plan_.tile) : sums.data + i * sums.stride + j;
           micro.c_stride = in_tile ? nr : sums.stride;
           micro.beta = in_tile ? T{0} : beta;
           (panels_a != nullptr ? kernels_.micro : kernels_.micro_in_place)(micro);
-          micro.next += part;
-          if (micro.next + part > next + k * nr) micro.next = next;
           if (last && plan_.finishing) {
             const T c_scale = in_tile && !first ? T{1} : static_cast<T>(p_.beta);
             finish_part(finish, micro.c, micro.c_stride, i, j, micro.rows, micro.cols, c_scale);

@@ -13,7 +13,6 @@ struct MicroTile {
   const T* a = nullptr;
   int64_t a_stride = 0;  // rows in place: element (i, k) at a[i * a_stride + k]
   const T* b = nullptr;  // panel of width nr
-  const T* next = nullptr;  // memory that will be wanted soon: k / 4 cache lines are prefetched from here
   T* c = nullptr;
   int64_t c_stride = 0;
   int64_t rows = 0, cols = 0;

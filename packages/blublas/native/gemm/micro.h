@@ -56,19 +56,13 @@ template <typename V, int R, int C, typename Rows>
 }
 
 template <typename V, int R, int C, typename Rows>
-[[gnu::always_inline]] inline void accumulate(int64_t k, Rows rows, const typename V::Element* b, int64_t b_step, const typename V::Element* next, V (&sum)[R][C]) {
+[[gnu::always_inline]] inline void accumulate(int64_t k, Rows rows, const typename V::Element* b, int64_t b_step, V (&sum)[R][C]) {
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sum[r][c] = V::zero();
-  int64_t p = 0;
-  for (; p + 4 <= k; p += 4) {
-    __builtin_prefetch(next, 0, 2);
-    next += 64 / sizeof(*next);
 #pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q) step(rows, b, b_step, sum);
-  }
-  for (; p < k; ++p) step(rows, b, b_step, sum);
+  for (int64_t p = 0; p < k; ++p) step(rows, b, b_step, sum);
 }
 
 template <typename V, int R, int C>
@@ -103,7 +97,7 @@ template <typename V, int R, int C, int MR, int NR>
 void micro_packed(const MicroTile<typename V::Element>& t) {
   V sum[R][C];
   prefetch_tile<R>(t);
-  accumulate<V, R, C>(t.k, PackedRows<typename V::Element, R>{t.a, MR}, t.b, NR, t.next, sum);
+  accumulate<V, R, C>(t.k, PackedRows<typename V::Element, R>{t.a, MR}, t.b, NR, sum);
   write<V, R, C>(sum, t.c, t.c_stride, t.cols, t.alpha, t.beta);
 }
 
@@ -111,7 +105,7 @@ template <typename V, int R, int C, int MR, int NR>
 void micro_in_place(const MicroTile<typename V::Element>& t) {
   V sum[R][C];
   prefetch_tile<R>(t);
-  accumulate<V, R, C>(t.k, RowsInPlace<typename V::Element, R>(t.a, t.a_stride), t.b, NR, t.next, sum);
+  accumulate<V, R, C>(t.k, RowsInPlace<typename V::Element, R>(t.a, t.a_stride), t.b, NR, sum);
   write<V, R, C>(sum, t.c, t.c_stride, t.cols, t.alpha, t.beta);
 }
 

@@ -28,21 +28,31 @@ inline void store_part(V value, typename V::Element* at, int64_t n) {
   n == V::width ? value.store(at) : value.store(at, n);
 }
 
-// Elements contiguous along the panels' width: copied. Each k is read through all panels, so that memory is read in long runs.
+// Elements contiguous along the panels' width: copied. A few k at a time go through all panels: memory is read in long runs, and written in runs too
+// (panels often lie a power of two apart, where single lines of all of them would push each other out of the cache).
 template <typename V>
 void pack_along(const char* source, int32_t dtype, int64_t stride_k, int64_t size, int64_t k, typename V::Element* panels, int64_t width) {
-  constexpr int64_t ahead = 4;
-  for (int64_t p = 0; p < k; ++p)
+  constexpr int64_t run = 8;
+  const int64_t tail = (width - 1) % V::width + 1, whole = width - tail;
+  for (int64_t begin = 0; begin < k; begin += run) {
+    const int64_t end = std::min(k, begin + run);
     for (int64_t first = 0; first < size; first += width) {
-      typename V::Element* at = panels + first * k + p * width;
-      const int64_t used = std::min(width, size - first);
-      if (p + ahead < k) __builtin_prefetch(source + ((p + ahead) * stride_k + first) * (dtype == BLUBLAS_BFLOAT16 ? 2 : static_cast<int64_t>(sizeof(*at))));
-      for (int64_t i = 0; i < width; i += V::width) {
-        const int64_t have = std::clamp<int64_t>(used - i, 0, V::width);
-        const V values = have == 0 ? V::zero() : load_converted<V>(source, dtype, p * stride_k + first + i, have);
-        store_part(values, at + i, std::min(V::width, width - i));
+      typename V::Element* panel = panels + first * k;
+      if (first + width <= size) {
+        for (int64_t p = begin; p < end; ++p) {
+          for (int64_t i = 0; i < whole; i += V::width) load_converted<V>(source, dtype, p * stride_k + first + i, V::width).store(panel + p * width + i);
+          store_part(load_converted<V>(source, dtype, p * stride_k + first + whole, tail), panel + p * width + whole, tail);
+        }
+        continue;
       }
+      for (int64_t p = begin; p < end; ++p)
+        for (int64_t i = 0; i < width; i += V::width) {
+          const int64_t have = std::clamp<int64_t>(size - first - i, 0, V::width);
+          const V values = have == 0 ? V::zero() : load_converted<V>(source, dtype, p * stride_k + first + i, have);
+          store_part(values, panel + p * width + i, std::min(V::width, width - i));
+        }
     }
+  }
 }
 
 // Elements contiguous along k: transposed in square blocks. One panel.

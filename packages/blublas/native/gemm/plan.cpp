@@ -10,7 +10,7 @@ constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 constexpr int64_t round_up(int64_t x, int64_t y) { return ceil_div(x, y) * y; }
 constexpr size_t align(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
-constexpr int64_t kMaxTaskCols = 512;            // C of a task stays in L2
+constexpr int64_t kMaxTaskCols = 384;            // C of a task stays in L2
 constexpr int64_t kGroupK = 1536;                // longest group of blocks of K
 constexpr int64_t kPackedElements = 3 << 20;     // B packed at a time: the last level of cache, about
 constexpr int64_t kSharedSumElements = 8 << 20;  // float32 sums of a bfloat16 C, when K has several groups

@@ -3,7 +3,7 @@
 //   for each batch, each chunk of columns (nc), each group of blocks of K (kg):     one stage after the other
 //     pack tasks:    B[kg, nc] -> panels of nr columns, shared by all threads
 //     tile tasks:    C[mt, nt], one task each: A[mt, kg] -> panels of mr rows, private to the thread (or used where it is);
-//                    for each block of K (kc), each panel of B (stays in L1), each panel of A (streams from L2): micro-kernel
+//                    for each block of K (kc), each panel of A (stays in L1), each panel of B (streams from L2): micro-kernel
 //     reduce tasks:  column sums of the tiles, added from the first row of tiles to the last
 //
 // Blocks of K, and rows of C per tile, follow from the shape alone, so that the order of every sum does. How wide a task is depends on the number of

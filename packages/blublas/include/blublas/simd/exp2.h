@@ -1,8 +1,9 @@
 // 2^x and e^x for sums of weights (softmax, log-sum-exp, attention), on vectors of float32.
 //
-// They differ from exp in math.h in what they do with results below 2^-126: those are 0. Softmax adds them to something that is
-// at least 1, and processors take a hundred times as long for an operation that gives a denormal number. Otherwise within
-// 1 unit in the last place (degree 6, Cephes' coefficients) for results up to 2^127; NaN stays NaN.
+// They differ from exp in math.h in what they do with results below 2^-126: those are 0. Softmax adds them to
+// something that is at least 1, and processors take a hundred times as long for an operation that gives a denormal
+// number. Otherwise within 1 unit in the last place (degree 6, Cephes' coefficients) for results up to 2^127; NaN
+// stays NaN.
 // All instruction sets and the portable form give the same bits.
 #pragma once
 
@@ -39,7 +40,8 @@ inline F exp2_flushed_parts(F x, F whole, F r) {
 #endif
 }
 
-// x with what lies far outside the range of results brought to its edge: keeps infinities out of the differences below. NaN passes.
+// x with what lies far outside the range of results brought to its edge: keeps infinities out of the differences
+// below. NaN passes.
 inline F exp2_inside(F x) { return min(broadcast(128.0f), max(broadcast(-127.0f), x)); }
 
 inline F exp2_flushed(F x) {

@@ -5,7 +5,7 @@
 // after the other with the remaining ones refitted). Errors against float64 over all float32 inputs, in units of the
 // last place:
 //
-//   exp 1.02    log 0.80    tanh 1.33    erf 1.05     (measured again by blutensor's tests/native/simd_math_test.cpp)
+//   exp 1.02    log 0.80    tanh 1.33    erf 1.05     (blutensor's tests/ops/test_elementwise.py)
 //
 // Special values follow IEEE 754 and C's <math.h>: NaN stays NaN, exp(inf) = inf, log(0) = -inf, log(-1) = NaN,
 // tanh(-0) = -0; denormal inputs and results are exact to the same bound.
