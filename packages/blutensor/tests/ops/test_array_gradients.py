@@ -64,3 +64,30 @@ def test_second_derivatives(name: str) -> None:
     # Central differences of a gradient, not of a value: an error of 1e-16 / 1e-6 in each term, and sums of a dozen of
     # them.
     bt.gradcheck(gradient, [leaf(3, 4)], atol=1e-6)
+
+
+DECOMPOSED: dict[str, Callable[[bt.Tensor], bt.Tensor]] = {
+    "gelu": bt.gelu,
+    "gelu tanh": lambda x: bt.gelu(x, "tanh"),
+    "mean": lambda x: bt.mean(x, (0, -1), True),
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSED)
+def test_decomposed_form_computes_the_same(name: str) -> None:
+    function, x = DECOMPOSED[name], leaf(4, 5, 6).detach()
+    expected = function(x).numpy()
+    decomposed = bt.capture(function, level="primitive")
+    for _ in range(3):  # recorded twice, then replayed
+        np.testing.assert_allclose(decomposed(x).numpy(), expected, rtol=1e-13, atol=1e-14)
+    assert f"= {name.split()[0]}(" not in str(decomposed.program)
+
+
+def test_decomposed_dropout_draws_the_same_mask() -> None:
+    x = leaf(40, 50).detach().astype("float32")
+    bt.manual_seed(3)
+    expected = bt.dropout(x, 0.3).numpy().copy()
+    decomposed = bt.capture(lambda t: bt.dropout(t, 0.3), level="primitive")
+    for _ in range(3):
+        bt.manual_seed(3)
+        np.testing.assert_array_equal(decomposed(x).numpy(), expected)
