@@ -89,6 +89,13 @@ def test_a_source_distribution_carries_the_shared_cmake(package: str, tmp_path: 
     assert {"CMakeLists.txt", "pyproject.toml", f"include/{package}/{package}.h"} <= names
 
 
+def test_generated_stubs_are_what_the_operator_table_says() -> None:
+    stub = ROOT / "packages" / "blutensor" / "src" / "blutensor" / "_operators.pyi"
+    command = [sys.executable, "-m", "blutensor.stubs", "--check", str(stub)]
+    result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_readme_and_ci_name_the_commands_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     tasks = (ROOT / "noxfile.py").read_text(encoding="utf-8")
