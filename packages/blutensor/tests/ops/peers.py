@@ -1,4 +1,4 @@
-"""A float32 computation to measure errors against: PyTorch's, or the same formula in NumPy where PyTorch is not installed."""
+"""A float32 computation to measure errors against: PyTorch's, or the same formula in NumPy."""
 
 from __future__ import annotations
 

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import blualloc
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor.nn import functional as F
 from layer_checks import (
     Array,
     assert_as_good_as,
@@ -25,7 +22,11 @@ from layer_checks import (
 )
 from peers import both_peers, by_numpy, torch_leaves
 
-# (B, H, T, S, D, causal): around the blocks of 64 and groups of 16, both sides longer, every width of the kernels' tiles.
+import blualloc
+import blutensor as bt
+from blutensor.nn import functional as F
+
+# (B, H, T, S, D, causal): around blocks of 64 and groups of 16, either side longer, every width of the kernels' tiles.
 CASES = [
     (2, 2, 5, 5, 3, True),
     (1, 2, 14, 14, 16, True),
@@ -63,7 +64,13 @@ def attention(q: Array, k: Array, v: Array, causal: bool, scale: float | None = 
 
 
 def attention_gradients(
-    q: Array, k: Array, v: Array, upstream: Array, causal: bool, scale: float | None = None, of_logsumexp: Array | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    upstream: Array,
+    causal: bool,
+    scale: float | None = None,
+    of_logsumexp: Array | None = None,
 ) -> list[Array]:
     """dq, dk, dv in the dtype of q."""
     factor = q.dtype.type(q.shape[-1] ** -0.5 if scale is None else scale)
@@ -148,8 +155,12 @@ def test_gradient_of_logsumexp(isa: str) -> None:
     rng = np.random.default_rng(1)
     (q, k, v), upstream = operands(2, 2, 70, 70, 20)
     of_logsumexp = normal(rng, 2, 2, 70)
-    exact = by_numpy(lambda *a: attention_gradients(*a, True, of_logsumexp=of_logsumexp), q, k, v, upstream, dtype=np.float64)
-    alone = by_numpy(lambda *a: attention_gradients(*a, True, of_logsumexp=of_logsumexp), q, k, v, 0 * upstream, dtype=np.float64)
+    exact = by_numpy(
+        lambda *a: attention_gradients(*a, True, of_logsumexp=of_logsumexp), q, k, v, upstream, dtype=np.float64
+    )
+    alone = by_numpy(
+        lambda *a: attention_gradients(*a, True, of_logsumexp=of_logsumexp), q, k, v, 0 * upstream, dtype=np.float64
+    )
     with using_isa(isa):
         leaves = [parameter(a) for a in (q, k, v)]
         output, logsumexp = bt.scaled_dot_product_attention(*leaves, True)
@@ -206,7 +217,9 @@ def test_shared_keys_by_stride_0() -> None:
     repeated = [q, np.repeat(k, 4, 1), np.repeat(v, 4, 1)]
     exact = by_numpy(lambda *a: attention_gradients(*a, True), *repeated, upstream, dtype=np.float64)
     np.testing.assert_allclose(output.detach().numpy(), attention(*repeated, True)[0], atol=2.0**-20)
-    for got, true in zip(gradients, (exact[0], exact[1].sum(1, keepdims=True), exact[2].sum(1, keepdims=True)), strict=True):
+    for got, true in zip(
+        gradients, (exact[0], exact[1].sum(1, keepdims=True), exact[2].sum(1, keepdims=True)), strict=True
+    ):
         np.testing.assert_allclose(got.numpy(), true, rtol=0, atol=2.0**-19 * np.abs(true).max())
 
 
@@ -215,7 +228,8 @@ def test_ranks() -> None:
     for lead in ((), (3,), (2, 3), (2, 1, 3)):
         q, k, v = (normal(rng, *lead, n, 8) for n in (5, 7, 7))
         output, logsumexp = bt.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)))
-        assert output.shape == (*lead, 5, 8) and logsumexp.shape == (*lead, 5)
+        assert output.shape == (*lead, 5, 8)
+        assert logsumexp.shape == (*lead, 5)
         np.testing.assert_allclose(output.numpy(), attention(q, k, v, False)[0], atol=2.0**-20)
 
 
@@ -224,7 +238,8 @@ def test_output_lies_as_tokens_by_heads() -> None:
     q, k, v = (parameter(a) for a in packed(np.random.default_rng(4), 2, 3, 10, 8))
     output = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     merged = output.permute_dims(0, 2, 1, 3).reshape(2, 10, 24)
-    assert merged.storage_id == output.storage_id and merged.is_contiguous()
+    assert merged.storage_id == output.storage_id
+    assert merged.is_contiguous()
     for gradient in bt.grad([merged], [q, k, v], [bt.ones((2, 10, 24))]):
         assert gradient.permute_dims(0, 2, 1, 3).is_contiguous()
 
@@ -235,7 +250,8 @@ def test_empty(isa: str) -> None:
         for b, h, t, s, d in ((0, 2, 3, 3, 4), (2, 0, 3, 3, 4), (1, 1, 0, 3, 4), (1, 2, 3, 3, 0)):
             qkv = [np.zeros((b, h, n, d), np.float32) for n in (t, s, s)]
             output, logsumexp, gradients = run(qkv, np.zeros((b, h, t, d), np.float32), True)
-            assert output.shape == (b, h, t, d) and logsumexp.shape == (b, h, t)
+            assert output.shape == (b, h, t, d)
+            assert logsumexp.shape == (b, h, t)
             for gradient, operand in zip(gradients, qkv, strict=True):
                 np.testing.assert_array_equal(gradient, np.zeros_like(operand))
         poison(2 * 5 * 4)
@@ -285,7 +301,8 @@ def test_large_scores_do_not_overflow(isa: str) -> None:
     with using_isa(isa):
         output, logsumexp, gradients = run([q * 40, k * 40, v], upstream, True)
     exact = by_numpy(lambda *a: attention(*a, True), q * 40, k * 40, v, dtype=np.float64)
-    assert np.isfinite(output).all() and all(np.isfinite(g).all() for g in gradients)
+    assert np.isfinite(output).all()
+    assert all(np.isfinite(g).all() for g in gradients)
     np.testing.assert_allclose(logsumexp, exact[1], rtol=2.0**-20)
 
 
@@ -309,7 +326,7 @@ def test_memory_does_not_grow_with_queries_times_keys() -> None:
     blualloc.reset_peak()
     output, _ = bt.scaled_dot_product_attention(q, k, v, True)
     bt.grad([output], [q, k, v], [bt.ones(output.shape)])
-    # Output, its gradient, three gradients and statistics: 5 t 16 floats and a few times t; the scores alone would be t t floats.
+    # Output, its gradient, three gradients and statistics: 5 t 16 floats and a few times t; scores would be t t floats.
     assert blualloc.stats().peak_live_bytes - before < 8 * t * 16 * 4 < t * t * 4 // 8
 
 
@@ -320,7 +337,8 @@ def test_16_bit(dtype: str) -> None:
     for leaf in leaves:
         leaf.requires_grad = True
     output, logsumexp = bt.scaled_dot_product_attention(*leaves, True)
-    assert output.dtype.name == dtype and logsumexp.dtype.name == "float32"
+    assert output.dtype.name == dtype
+    assert logsumexp.dtype.name == "float32"
     rounded = [leaf.detach().astype("float64").numpy() for leaf in leaves]
     assert_as_good_as(output.detach().astype("float32").numpy(), None, attention(*rounded, True)[0], dtype)
     up = bt.asarray(np.array(upstream)).astype(dtype)
@@ -334,10 +352,18 @@ def test_16_bit(dtype: str) -> None:
 
 def test_gradcheck_and_decomposition() -> None:
     rng = np.random.default_rng(7)
-    for lead, t, s, d, causal, scale in (((1, 2), 5, 5, 3, True, 0.0), ((2,), 3, 5, 4, False, 0.7), ((), 4, 2, 3, True, -0.5)):
+    for lead, t, s, d, causal, scale in (
+        ((1, 2), 5, 5, 3, True, 0.0),
+        ((2,), 3, 5, 4, False, 0.7),
+        ((), 4, 2, 3, True, -0.5),
+    ):
         values: list[Any] = [rng.standard_normal((*lead, n, d)) for n in (t, s, s)]
-        bt.gradcheck(lambda *a, c=causal, f=scale: bt.scaled_dot_product_attention(*a, c, f), [parameter(v) for v in values])
-        decomposed = bt.capture(lambda *a, c=causal, f=scale: bt.scaled_dot_product_attention(*a, c, f), level="primitive")
+        bt.gradcheck(
+            lambda *a, c=causal, f=scale: bt.scaled_dot_product_attention(*a, c, f), [parameter(v) for v in values]
+        )
+        decomposed = bt.capture(
+            lambda *a, c=causal, f=scale: bt.scaled_dot_product_attention(*a, c, f), level="primitive"
+        )
         for _ in range(2):
             results = decomposed(*(bt.asarray(v) for v in values))
             expected = bt.scaled_dot_product_attention(*(bt.asarray(v) for v in values), causal, scale)
@@ -369,7 +395,9 @@ def test_errors() -> None:
 
 
 @pytest.mark.parametrize("isa", available_isas())
-@pytest.mark.parametrize(("b", "h", "capacity", "d"), [(4, 2, 5, 3), (2, 3, 130, 64), (3, 2, 64, 32), (1, 12, 100, 40), (1, 2, 300, 256)])
+@pytest.mark.parametrize(
+    ("b", "h", "capacity", "d"), [(4, 2, 5, 3), (2, 3, 130, 64), (3, 2, 64, 32), (1, 12, 100, 40), (1, 2, 300, 256)]
+)
 def test_decode(b: int, h: int, capacity: int, d: int, isa: str) -> None:
     rng = np.random.default_rng(capacity)
     q, k, v = (normal(rng, b, h, n, d) for n in (1, capacity, capacity))
@@ -383,7 +411,9 @@ def test_decode(b: int, h: int, capacity: int, d: int, isa: str) -> None:
         poison(b * h * d)
         with using_isa(isa):
             for dtype in ("int32", "int64"):
-                got = F.attention_decode(*(bt.asarray(a) for a in (q, k, v)), bt.asarray(np.array(position, dtype))).numpy()
+                got = F.attention_decode(
+                    *(bt.asarray(a) for a in (q, k, v)), bt.asarray(np.array(position, dtype))
+                ).numpy()
                 assert_as_good_as(got, by_numpy(lambda *a: attention(*a, False)[0], *seen), exact)
         k, v = (normal(rng, b, h, capacity, d) for _ in range(2))
 
@@ -397,7 +427,10 @@ def test_decode_of_strided_caches(isa: str) -> None:
     with using_isa(isa):
         expected = bt.attention_decode(*(bt.asarray(np.array(a)) for a in (q, k, v)), position).numpy().tobytes()
         assert bt.attention_decode(*(bt.asarray(a) for a in (q, k, v)), position).numpy().tobytes() == expected
-        assert bt.attention_decode(*(bt.asarray(np.asfortranarray(a)) for a in (q, k, v)), position).numpy().tobytes() == expected
+        assert (
+            bt.attention_decode(*(bt.asarray(np.asfortranarray(a)) for a in (q, k, v)), position).numpy().tobytes()
+            == expected
+        )
         same_bits_for_any_threads(lambda: [bt.attention_decode(*(bt.asarray(a) for a in (q, k, v)), position).numpy()])
 
 
@@ -413,7 +446,10 @@ def test_decode_agrees_with_attention() -> None:
 def test_decode_errors() -> None:
     q, cache = bt.zeros((1, 2, 1, 4)), bt.zeros((1, 2, 8, 4))
     for position in (-1, 8, 1 << 40):
-        with pytest.raises(IndexError, match=rf"\[attention_decode\] expected a position in \[0, 8\), the rows of the cache, got {position}"):
+        with pytest.raises(
+            IndexError,
+            match=rf"\[attention_decode\] expected a position in \[0, 8\), the rows of the cache, got {position}",
+        ):
             bt.attention_decode(q, cache, cache, bt.asarray(np.int64(position)))
     with pytest.raises(TypeError, match=r"expected an int32 or int64 position, got float32"):
         bt.attention_decode(q, cache, cache, bt.zeros(()))

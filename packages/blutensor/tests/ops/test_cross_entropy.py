@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor.nn import functional as F
 from layer_checks import (
     Array,
     assert_as_good_as,
@@ -22,9 +20,26 @@ from layer_checks import (
 )
 from peers import both_peers, by_numpy, torch_leaves
 
+import blutensor as bt
+from blutensor.nn import functional as F
+
 IGNORED = -100
 # (rows, classes): around vectors and the chunk of 2048 logits, primes, one element, GPT-2's vocabulary.
-CASES = [(1, 1), (5, 7), (37, 211), (64, 256), (3, 15), (3, 17), (3, 63), (3, 65), (3, 2047), (3, 2048), (3, 2049), (2, 4100), (16, 50304)]
+CASES = [
+    (1, 1),
+    (5, 7),
+    (37, 211),
+    (64, 256),
+    (3, 15),
+    (3, 17),
+    (3, 63),
+    (3, 65),
+    (3, 2047),
+    (3, 2048),
+    (3, 2049),
+    (2, 4100),
+    (16, 50304),
+]
 
 
 def formula(logits: Array, targets: Array, reduction: str) -> tuple[Array, Array]:
@@ -71,7 +86,9 @@ def test_values_and_gradients(rows: int, classes: int, scale: float, reduction: 
     poison(x.size, rows, 1)
     with using_isa(isa):
         own = parameter(x)
-        result = F.cross_entropy(own, bt.asarray(targets.astype(np.int32 if scale == 1 else np.int64)), reduction=reduction)
+        result = F.cross_entropy(
+            own, bt.asarray(targets.astype(np.int32 if scale == 1 else np.int64)), reduction=reduction
+        )
         result.backward(bt.ones(result.shape))
     exact, exact_gradient = by_numpy(lambda a: formula(a, targets, reduction), x, dtype=np.float64)
     assert own.grad is not None
@@ -91,9 +108,12 @@ def test_leading_axes_and_scaled_gradient() -> None:
     x, targets = operands(30, 11, 2.0)
     shaped, flat = parameter(x.reshape(2, 5, 3, 11)), parameter(x)
     upstream = normal(np.random.default_rng(1), 30)
-    F.cross_entropy(shaped, bt.asarray(targets.reshape(2, 5, 3)), reduction="none").backward(bt.asarray(upstream.reshape(2, 5, 3)))
+    F.cross_entropy(shaped, bt.asarray(targets.reshape(2, 5, 3)), reduction="none").backward(
+        bt.asarray(upstream.reshape(2, 5, 3))
+    )
     F.cross_entropy(flat, bt.asarray(targets), reduction="none").backward(bt.asarray(upstream))
-    assert shaped.grad is not None and flat.grad is not None
+    assert shaped.grad is not None
+    assert flat.grad is not None
     np.testing.assert_array_equal(shaped.grad.numpy().reshape(30, 11), flat.grad.numpy())
     _, exact = formula(x.astype(np.float64), targets, "none")
     np.testing.assert_allclose(flat.grad.numpy(), exact * upstream[:, None], rtol=2.0**-19, atol=2.0**-23)
@@ -101,7 +121,8 @@ def test_leading_axes_and_scaled_gradient() -> None:
 
 def test_one_row_without_leading_axes() -> None:
     loss = F.cross_entropy(bt.asarray(np.zeros(8, np.float32)), bt.asarray(np.int64(3)), reduction="none")
-    assert loss.shape == () and abs(loss.item() - np.log(8)) < 1e-6
+    assert loss.shape == ()
+    assert abs(loss.item() - np.log(8)) < 1e-6
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -184,7 +205,9 @@ def test_16_bit_logits_have_a_float32_loss(dtype: str) -> None:
     logits.requires_grad = True
     loss = F.cross_entropy(logits, bt.asarray(targets))
     loss.backward()
-    assert loss.dtype.name == "float32" and logits.grad is not None and logits.grad.dtype.name == dtype
+    assert loss.dtype.name == "float32"
+    assert logits.grad is not None
+    assert logits.grad.dtype.name == dtype
     exact, exact_gradient = formula(logits.detach().astype("float64").numpy(), targets, "mean")
     np.testing.assert_allclose(loss.item(), exact, rtol=2.0**-21)
     assert_as_good_as(logits.grad.astype("float32").numpy(), None, exact_gradient, dtype)
@@ -198,7 +221,9 @@ def test_gradcheck_and_decomposition(reduction: Any) -> None:
     decomposed = bt.capture(lambda t, p: bt.cross_entropy(t, p, reduction=reduction), level="primitive")
     for _ in range(2):
         results = decomposed(bt.asarray(values), places)
-        for got, expected in zip(results, bt.cross_entropy(bt.asarray(values), places, reduction=reduction), strict=True):
+        for got, expected in zip(
+            results, bt.cross_entropy(bt.asarray(values), places, reduction=reduction), strict=True
+        ):
             np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-13, atol=1e-14)
     assert " cross_entropy" not in str(decomposed.program)
 
@@ -207,13 +232,18 @@ def test_errors() -> None:
     x = bt.zeros((2, 3))
     for bad, row in (([0, 3], 1), ([-1, 0], 0), ([2, -101], 1)):
         value = bad[row]
-        with pytest.raises(IndexError, match=rf"\[cross_entropy\] expected targets in \[0, 3\) or ignore_index = -100, got {value} at row {row}"):
+        with pytest.raises(
+            IndexError,
+            match=rf"\[cross_entropy\] expected targets in \[0, 3\) or ignore_index = -100, got {value} at row {row}",
+        ):
             F.cross_entropy(x, bt.asarray(np.array(bad)))
     with pytest.raises(TypeError, match=r"expected int32 or int64 targets, got float32"):
         F.cross_entropy(x, bt.zeros((2,)))
     with pytest.raises(TypeError, match=r"expected floating-point logits, got int64"):
         F.cross_entropy(bt.zeros((2, 3), dtype="int64"), bt.asarray(np.array([0, 1])))
-    with pytest.raises(ValueError, match=r"expected targets of shape \(2\) for logits \(2, 3\), got \(3\)|expected targets of shape"):
+    with pytest.raises(
+        ValueError, match=r"expected targets of shape \(2\) for logits \(2, 3\), got \(3\)|expected targets of shape"
+    ):
         F.cross_entropy(x, bt.asarray(np.array([0, 1, 2])))
     with pytest.raises(ValueError, match=r"\[cross_entropy\]"):
         F.cross_entropy(x, bt.asarray(np.array([0, 1])), reduction="average")  # type: ignore[arg-type]

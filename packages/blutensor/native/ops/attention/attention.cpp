@@ -1,7 +1,7 @@
 // scaled_dot_product_attention, its gradient, and attention_decode.
 //
-// Shapes: query [..., T, D], key and value [..., S, D] with the same leading axes (batch and heads); output like query,
-// logsumexp [..., T]. The kernels see one (batch, head) pair at a time.
+// Shapes: query [..., T, D], key and value [..., S, D] with the same leading axes (batch and heads); output like
+// query, logsumexp [..., T]. The kernels see one (batch, head) pair at a time.
 #include <cmath>
 #include <limits>
 
@@ -20,7 +20,8 @@ constexpr const char* kName = "scaled_dot_product_attention";
 
 // ---------------------------------------------------------------- geometry
 
-// [..., H, T, D] lies as [..., T, H, D] in memory, so that merging heads afterwards is a view. Row-major below rank 4.
+// [..., H, T, D] lies as [..., T, H, D] in memory, so that merging heads afterwards is a view. Row-major below rank
+// 4.
 TensorSpec heads_inside(DType dtype, const Shape& shape) {
   const int rank = shape.size();
   if (rank < 4) return {dtype, shape, {}, false};
@@ -71,21 +72,24 @@ double resolve_scale(double scale, int64_t head_dim) {
 // ---------------------------------------------------------------- validation
 
 void check_operand(const char* op, const Tensor& t, const char* name, const Tensor& query) {
-  require_type(t.dtype() == query.dtype(), "[", op, "] expected ", name, " of dtype ", dtype_name(query.dtype()), " like query, got ",
-               describe(t));
+  require_type(t.dtype() == query.dtype(), "[", op, "] expected ", name, " of dtype ", dtype_name(query.dtype()),
+               " like query, got ", describe(t));
   bool same = t.rank() == query.rank();
   for (int i = 0; same && i < t.rank(); ++i) same = i == t.rank() - 2 || t.shape()[i] == query.shape()[i];
-  require(same, "[", op, "] expected ", name, " [..., S, D] with the leading axes and the D of query ", query.shape(), ", got ", t.shape());
+  require(same, "[", op, "] expected ", name, " [..., S, D] with the leading axes and the D of query ", query.shape(),
+          ", got ", t.shape());
 }
 
 void check_operands(const char* op, const Tensor& query, const Tensor& key, const Tensor& value) {
-  require_type(is_floating(query.dtype()), "[", op, "] expected floating-point query, key and value, got ", describe(query));
+  require_type(is_floating(query.dtype()), "[", op, "] expected floating-point query, key and value, got ",
+               describe(query));
   require(query.rank() >= 2, "[", op, "] expected query [..., T, D], got shape ", query.shape());
   check_operand(op, key, "key", query);
   check_operand(op, value, "value", query);
-  require(key.shape() == value.shape(), "[", op, "] expected key and value of one shape, got ", key.shape(), " and ", value.shape());
-  require(query.size(-1) <= kAttentionMaxHeadDim, "[", op, "] expected a head dimension of at most ", kAttentionMaxHeadDim, ", got ",
-          query.size(-1), ": use more heads");
+  require(key.shape() == value.shape(), "[", op, "] expected key and value of one shape, got ", key.shape(), " and ",
+          value.shape());
+  require(query.size(-1) <= kAttentionMaxHeadDim, "[", op, "] expected a head dimension of at most ",
+          kAttentionMaxHeadDim, ", got ", query.size(-1), ": use more heads");
 }
 
 Shape without_last(Shape shape) {
@@ -99,7 +103,8 @@ std::vector<TensorSpec> infer_forward(const OpCall& call) {
   const Tensor& query = call.inputs[0];
   check_operands(kName, query, call.inputs[1], call.inputs[2]);
   require(std::isfinite(call.attrs.f(1)), "[", kName, "] expected a finite scale, got ", call.attrs.f(1));
-  return {heads_inside(query.dtype(), query.shape()), {stat_dtype(query.dtype()), without_last(query.shape()), {}, false}};
+  return {heads_inside(query.dtype(), query.shape()),
+          {stat_dtype(query.dtype()), without_last(query.shape()), {}, false}};
 }
 
 // Tasks below this many multiply-adds are handed out together.
@@ -151,8 +156,9 @@ Tensors forward_gradient(GradContext& ctx) {
     const TensorSpec& spec = ctx.output_spec(0);
     grad = full({}, {Attr::of_ints(spec.shape), Attr::of_float(0), Attr::of_dtype(spec.dtype)});
   }
-  const Tensors all = backward.many({grad, ctx.input(0), ctx.input(1), ctx.input(2), ctx.output(0), ctx.output(1), grad_logsumexp},
-                                    {ctx.attrs()[0], ctx.attrs()[1]});
+  const Tensors all =
+      backward.many({grad, ctx.input(0), ctx.input(1), ctx.input(2), ctx.output(0), ctx.output(1), grad_logsumexp},
+                    {ctx.attrs()[0], ctx.attrs()[1]});
   for (int i = 0; i < 3; ++i)
     if (ctx.needs(i)) grads[static_cast<size_t>(i)] = all[static_cast<size_t>(i)];
   return grads;
@@ -160,8 +166,10 @@ Tensors forward_gradient(GradContext& ctx) {
 
 // softmax(scale Q K^T [masked]) V from primitives, with the whole matrix of scores.
 Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
-  static const OpRef matmul{"matmul"}, permute{"permute_dims"}, arange{"arange"}, expand{"expand_dims"}, covers{"greater_equal"}, where{"where"};
-  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"}, logarithm{"log"}, add{"add"};
+  static const OpRef matmul{"matmul"}, permute{"permute_dims"}, arange{"arange"}, expand{"expand_dims"},
+      covers{"greater_equal"}, where{"where"};
+  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"},
+      logarithm{"log"}, add{"add"};
   static const OpRef squeeze{"squeeze"};
   const Tensor &query = inputs[0], &key = inputs[1], &value = inputs[2];
   const DType dtype = stat_dtype(query.dtype());
@@ -171,7 +179,8 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
   scores = scaled(scores, resolve_scale(attrs.f(1), query.size(-1)));
   if (attrs.b(0)) {
     const auto positions = [&](int64_t n, int64_t axis) {
-      const Tensor p = arange({}, {Attr::of_float(0), Attr::of_float(static_cast<double>(n)), Attr::of_float(1), Attr::of_dtype(DType::int64)});
+      const Tensor p = arange({}, {Attr::of_float(0), Attr::of_float(static_cast<double>(n)), Attr::of_float(1),
+                                   Attr::of_dtype(DType::int64)});
       return expand({p}, {Attr::of_int(axis)});
     };
     const Tensor seen = covers({positions(query.size(-2), 1), positions(key.size(-2), 0)});
@@ -192,15 +201,16 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
   const Tensor &grad = call.inputs[0], &query = call.inputs[1], &key = call.inputs[2], &output = call.inputs[4];
   check_operands(op, query, key, call.inputs[3]);
   for (const Tensor& t : {grad, output})
-    require(t.shape() == query.shape() && t.dtype() == query.dtype(), "[", op, "] expected grad_output and output like query ",
-            describe(query), ", got ", describe(t));
+    require(t.shape() == query.shape() && t.dtype() == query.dtype(), "[", op,
+            "] expected grad_output and output like query ", describe(query), ", got ", describe(t));
   const Shape rows = without_last(query.shape());
   for (const Tensor& t : {call.inputs[5], call.inputs[6]})
     if (t.defined())
-      require(t.shape() == rows && t.dtype() == stat_dtype(query.dtype()), "[", op, "] expected logsumexp of shape ", rows, ", got ",
-              describe(t));
+      require(t.shape() == rows && t.dtype() == stat_dtype(query.dtype()), "[", op, "] expected logsumexp of shape ",
+              rows, ", got ", describe(t));
   require(call.inputs[5].contiguous(), "[", op, "] expected a contiguous logsumexp");
-  return {heads_inside(query.dtype(), query.shape()), heads_inside(key.dtype(), key.shape()), heads_inside(key.dtype(), key.shape())};
+  return {heads_inside(query.dtype(), query.shape()), heads_inside(key.dtype(), key.shape()),
+          heads_inside(key.dtype(), key.shape())};
 }
 
 size_t workspace_backward(const Launch& launch) {
@@ -262,11 +272,13 @@ std::vector<TensorSpec> infer_decode(const OpCall& call) {
 }
 
 void launch_decode(const Launch& launch) {
-  const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2], &position = launch.inputs[3];
+  const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2],
+             &position = launch.inputs[3];
   const int64_t at = position.dtype == DType::int32 ? *position.ptr<int32_t>() : *position.ptr<int64_t>();
   const int64_t capacity = key.shape[key.rank() - 2], head_dim = query.shape.back();
   if (at < 0 || at >= capacity)
-    fail(Status::index, "[attention_decode] expected a position in [0, ", capacity, "), the rows of the cache, got ", at);
+    fail(Status::index, "[attention_decode] expected a position in [0, ", capacity, "), the rows of the cache, got ",
+         at);
   visit_floating(query.dtype, "attention_decode", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t work = 2 * std::max<int64_t>((at + 1) * head_dim, 1);
@@ -300,11 +312,16 @@ void register_attention(OperatorRegistry& registry) {
     Operator op;
     op.name = kName;
     op.doc =
-        "softmax(scale * query @ key^T) @ value over the last two axes, without ever holding the [T, S] matrix. query: [..., T, D], key and value: "
-        "[..., S, D] with the same leading axes, any strides, D <= 256, any floating dtype. Results: output [..., T, D] and logsumexp [..., T] (natural "
-        "logarithm of the sum of exp(scores); float32, float64 for float64). is_causal: query i sees keys 0..i, also when T != S (PyTorch's top-left "
-        "alignment); values behind the mask must be finite. scale 0 stands for 1/sqrt(D). From rank 4 on, the output lies in memory as [..., T, H, D]: "
-        "permuting and merging heads copies nothing. Queries that see only -inf give NaN; S = 0 gives 0. Method: FlashAttention-2 (Dao, 2023).";
+        "softmax(scale * query @ key^T) @ value over the last two axes, without ever holding the [T, S] matrix. query: "
+        "[..., T, D], key and value: "
+        "[..., S, D] with the same leading axes, any strides, D <= 256, any floating dtype. Results: output [..., T, "
+        "D] and logsumexp [..., T] (natural "
+        "logarithm of the sum of exp(scores); float32, float64 for float64). is_causal: query i sees keys 0..i, also "
+        "when T != S (PyTorch's top-left "
+        "alignment); values behind the mask must be finite. scale 0 stands for 1/sqrt(D). From rank 4 on, the output "
+        "lies in memory as [..., T, H, D]: "
+        "permuting and merging heads copies nothing. Queries that see only -inf give NaN; S = 0 gives 0. Method: "
+        "FlashAttention-2 (Dao, 2023).";
     op.category = "Neural network";
     op.inputs = {{"query", Kind::required}, {"key", Kind::required}, {"value", Kind::required}};
     op.attrs = {causal, scale};
@@ -327,12 +344,14 @@ void register_attention(OperatorRegistry& registry) {
     Operator op;
     op.name = "scaled_dot_product_attention_backward";
     op.doc =
-        "Gradients of scaled_dot_product_attention with respect to query, key and value; probabilities are recomputed from logsumexp [..., T]. "
-        "grad_logsumexp [..., T] may be missing. Each result has the shape of its operand and, from rank 4 on, lies in memory as [..., T, H, D]. The order "
+        "Gradients of scaled_dot_product_attention with respect to query, key and value; probabilities are recomputed "
+        "from logsumexp [..., T]. "
+        "grad_logsumexp [..., T] may be missing. Each result has the shape of its operand and, from rank 4 on, lies in "
+        "memory as [..., T, H, D]. The order "
         "of every sum is fixed by the shapes.";
     op.category = "Gradients";
-    op.inputs = {{"grad_output", Kind::required}, {"query", Kind::required},     {"key", Kind::required},
-                 {"value", Kind::required},       {"output", Kind::required},    {"logsumexp", Kind::required},
+    op.inputs = {{"grad_output", Kind::required},   {"query", Kind::required},  {"key", Kind::required},
+                 {"value", Kind::required},         {"output", Kind::required}, {"logsumexp", Kind::required},
                  {"grad_logsumexp", Kind::optional}};
     op.attrs = {causal, scale};
     op.num_outputs = 3;
@@ -347,10 +366,15 @@ void register_attention(OperatorRegistry& registry) {
     Operator op;
     op.name = "attention_decode";
     op.doc =
-        "Attention of one new token over a cache: query [..., 1, D] against rows 0..position of key_cache and value_cache [..., Tmax, D] (any strides); "
-        "result [..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), IndexError otherwise. scale 0 stands for 1/sqrt(D). No gradient.";
+        "Attention of one new token over a cache: query [..., 1, D] against rows 0..position of key_cache and "
+        "value_cache [..., Tmax, D] (any strides); "
+        "result [..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), IndexError otherwise. scale 0 stands for "
+        "1/sqrt(D). No gradient.";
     op.category = "Neural network";
-    op.inputs = {{"query", Kind::required}, {"key_cache", Kind::required}, {"value_cache", Kind::required}, {"position", Kind::required}};
+    op.inputs = {{"query", Kind::required},
+                 {"key_cache", Kind::required},
+                 {"value_cache", Kind::required},
+                 {"position", Kind::required}};
     op.attrs = {scale};
     op.output_names = {"output"};
     op.infer = infer_decode;

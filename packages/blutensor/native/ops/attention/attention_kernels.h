@@ -1,5 +1,5 @@
-// Kernel signatures of attention. One call handles one (batch, head) pair or a block of its queries; attention.cpp owns the
-// loops over pairs and threads. Plain structs and pointers only.
+// Kernel signatures of attention. One call handles one (batch, head) pair or a block of its queries; attention.cpp
+// owns the loops over pairs and threads. Plain structs and pointers only.
 //
 // Legend: T queries, S keys, D head dimension. Strides are in elements. Scores are scale * q . k.
 #pragma once
@@ -43,7 +43,7 @@ struct AttentionBackward {
   const Stat* logsumexp = nullptr;               // [T]
   const Stat* grad_logsumexp = nullptr;          // [T] at grad_logsumexp_stride, or nullptr
   int64_t grad_logsumexp_stride = 1;
-  Stat* delta = nullptr;                         // [T], scratch
+  Stat* delta = nullptr;  // [T], scratch
   AttentionMatrix<T> grad_query, grad_key, grad_value;
   int64_t num_queries = 0, num_keys = 0, head_dim = 0;
   bool causal = false;

@@ -1,7 +1,7 @@
 // Attention on float32 with vectors: gradients. See forward_simd.h for the algorithm.
 //
-// One call does one (batch, head) pair, blocks of queries outside, blocks of keys inside, always in ascending order: dq of a block
-// stays in scratch, dk and dv grow in the output. The order of sums is fixed by T and S alone.
+// One call does one (batch, head) pair, blocks of queries outside, blocks of keys inside, always in ascending order:
+// dq of a block stays in scratch, dk and dv grow in the output. The order of sums is fixed by T and S alone.
 #pragma once
 
 #include <blublas/simd/exp2.h>
@@ -29,7 +29,8 @@ struct BackwardScratch {
 
 // Scores and dP (both [keys, queries]) become P and dS.
 void softmax_gradient_block(const BlockPair& pair, float c, float scale, BackwardScratch& s) {
-  const F lanes = lane_index(), base2 = simd::broadcast(c), factor = simd::broadcast(scale), none = simd::broadcast(0.0f);
+  const F lanes = lane_index(), base2 = simd::broadcast(c), factor = simd::broadcast(scale),
+          none = simd::broadcast(0.0f);
   for (int64_t q = 0; q < pair.padded_queries(); q += simd::kLanes) {
     const int64_t keys = smaller(pair.keys_for(q / kGroup * kGroup), pair.num_keys);
     const F negative = simd::negate(simd::load(s.logsumexp2 + q)), delta = simd::load(s.delta + q);
@@ -89,7 +90,8 @@ void attention_backward(const AttentionBackward<float, float>& args) {
       if (i >= count) continue;
       F sum = simd::broadcast(0.0f);
       for (int64_t d = 0; d < width; d += simd::kLanes) {
-        sum = simd::fma(simd::load(outputs.data + i * outputs.stride + d), simd::load(grads.data + i * grads.stride + d), sum);
+        sum = simd::fma(simd::load(outputs.data + i * outputs.stride + d),
+                        simd::load(grads.data + i * grads.stride + d), sum);
       }
       s.delta[i] = sum_lanes(sum);
       if (args.grad_logsumexp) s.delta[i] -= args.grad_logsumexp[(query + i) * args.grad_logsumexp_stride];

@@ -1,5 +1,5 @@
-// What forward and backward of attention share: blocks of queries and keys, their layout in scratch, and the three products
-// between them with causal skipping. Float32, vectors; internal linkage; ISA files only.
+// What forward and backward of attention share: blocks of queries and keys, their layout in scratch, and the three
+// products between them with causal skipping. Float32, vectors; internal linkage; ISA files only.
 #pragma once
 
 #include "ops/attention/attention_kernels.h"
@@ -53,9 +53,9 @@ Rows block_rows(const AttentionMatrix<const float>& m, int64_t begin, int64_t co
   return {scratch, width};
 }
 
-// out[d][i] = sign * m[begin + i][d], kBlock columns, `width` rows; zeros outside the matrix. `scratch`: [kBlock, width].
-[[gnu::noinline]] void transpose_rows(const AttentionMatrix<const float>& m, int64_t begin, int64_t count, int64_t head_dim,
-                                      int64_t width, float* scratch, float* out) {
+// out[d][i] = m[begin + i][d], kBlock columns, `width` rows; zeros outside the matrix. `scratch`: [kBlock, width].
+[[gnu::noinline]] void transpose_rows(const AttentionMatrix<const float>& m, int64_t begin, int64_t count,
+                                      int64_t head_dim, int64_t width, float* scratch, float* out) {
   alignas(64) static const float zeros[kAttentionMaxHeadDim] = {};
   const bool in_place = m.col_stride == 1 && head_dim == width;
   if (!in_place) copy_rows(m, begin, count, head_dim, count, width, scratch);
@@ -103,17 +103,18 @@ void sum_over_keys(const BlockPair& pair, int64_t width, const float* weights, R
   for (int64_t q = 0; q < queries; q += kGroup) {
     Accumulate here = how;
     if (here.row_scale != nullptr) here.row_scale += q;
-    product<true>(kGroup, width, smaller(pair.keys_for(q), pair.num_keys), weights + q, kBlock, right.data, right.stride,
-                  to + q * width, width, here);
+    product<true>(kGroup, width, smaller(pair.keys_for(q), pair.num_keys), weights + q, kBlock, right.data,
+                  right.stride, to + q * width, width, here);
   }
 }
 
 // to[key] (+)= sum over queries of weights[key][query] * right[query]: dV from P^T and dO, dK from dS^T and Q.
-void sum_over_queries(const BlockPair& pair, int64_t width, const float* weights, Rows right, float* to, int64_t to_stride,
-                      bool add) {
+void sum_over_queries(const BlockPair& pair, int64_t width, const float* weights, Rows right, float* to,
+                      int64_t to_stride, bool add) {
   const int64_t keys = pair.padded_keys();
   if (!pair.diagonal) {
-    product<false>(keys, width, pair.num_queries, weights, kBlock, right.data, right.stride, to, to_stride, {add, nullptr});
+    product<false>(keys, width, pair.num_queries, weights, kBlock, right.data, right.stride, to, to_stride,
+                   {add, nullptr});
     return;
   }
   for (int64_t k = 0; k < keys; k += kGroup) {

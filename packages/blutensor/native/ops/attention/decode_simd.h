@@ -1,8 +1,10 @@
 // Attention on float32 with vectors: one query against a cache of keys and values.
 //
-// Algorithm: blocks of 64 keys; a score is a dot product over the head dimension, the output grows by p * value row; online
-// softmax between blocks. Reads every key and value once (8 D bytes per key) and does 4 D FLOPs with them: bound by memory.
-// Assumes: output has unit column stride; keys, values and query may have any strides (rows with gaps are copied to the stack).
+// Algorithm: blocks of 64 keys; a score is a dot product over the head dimension, the output grows by p * value row;
+// online softmax between blocks. Reads every key and value once (8 D bytes per key) and does 4 D FLOPs with them:
+// bound by memory.
+// Assumes: output has unit column stride; keys, values and query may have any strides (rows with gaps are copied to
+//   the stack).
 #pragma once
 
 #include <blublas/simd/exp2.h>
@@ -41,7 +43,8 @@ void attention_decode(const AttentionDecode<float>& args) {
     for (int64_t j = 0; j < count; ++j) {
       const float* row = keys.data + j * keys.stride;
       F sum = simd::broadcast(0.0f);
-      for (int64_t d = 0; d < width; d += simd::kLanes) sum = simd::fma(simd::load(s.query + d), simd::load(row + d), sum);
+      for (int64_t d = 0; d < width; d += simd::kLanes)
+        sum = simd::fma(simd::load(s.query + d), simd::load(row + d), sum);
       s.scores[j] = sum_lanes(sum) * sign;
       top = s.scores[j] > top ? s.scores[j] : top;
     }

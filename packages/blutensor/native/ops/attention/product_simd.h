@@ -3,8 +3,9 @@
 //   C[rows, cols] (+)= A[rows, depth] * B[depth, cols]         A row-major:            a[i * lda + p]
 //   C[rows, cols] (+)= At[depth, rows]^T * B[depth, cols]      A stored transposed:    a[p * lda + i]
 //
-// Register-blocked: a tile of M rows x N vectors stays in registers over the whole depth; each step loads N vectors of B
-// and broadcasts M elements of A. rows is a multiple of 4 and cols of 16 (callers pad). Internal linkage; ISA files only.
+// Register-blocked: a tile of M rows x N vectors stays in registers over the whole depth; each step loads N vectors
+// of B and broadcasts M elements of A. rows is a multiple of 4 and cols of 16 (callers pad). Internal linkage; ISA
+// files only.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +66,8 @@ inline void product_tile(int64_t depth, const float* a, int64_t lda, const float
 
 // All rows of one panel of kVectors vectors: kTall rows at a time while a multiple of 4 remains, then 4 at a time.
 template <int kTall, int kVectors, bool kTransposed>
-inline void product_panel(int64_t rows, int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb, float* c,
-                          int64_t ldc, Accumulate how) {
+inline void product_panel(int64_t rows, int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb,
+                          float* c, int64_t ldc, Accumulate how) {
   const int64_t step = kTransposed ? 1 : lda;
   int64_t i = 0;
   if constexpr (kTall % 4 == 0) {

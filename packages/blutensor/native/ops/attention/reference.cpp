@@ -1,8 +1,9 @@
-// Attention for every floating dtype, in plain C++: what the vectorised kernels must agree with, and what serves float64 and
-// the 16-bit floats.
+// Attention for every floating dtype, in plain C++: what the vectorised kernels must agree with, and what serves
+// float64 and the 16-bit floats.
 //
-// Forward is the online softmax over blocks of keys for one query at a time. Backward takes two passes that recompute the
-// probabilities, one per query (dq) and one per key (dk, dv): every sum is local and in a fixed order. All arithmetic is float64.
+// Forward is the online softmax over blocks of keys for one query at a time. Backward takes two passes that recompute
+// the probabilities, one per query (dq) and one per key (dk, dv): every sum is local and in a fixed order. All
+// arithmetic is float64.
 // Work: 4 T S D FLOPs forward, 14 T S D backward.
 #include <cmath>
 #include <limits>
@@ -57,7 +58,8 @@ struct Row {
 // Writes one row of output; returns its logsumexp.
 template <class T>
 double attend(const AttentionMatrix<const T>& query, int64_t row, const AttentionMatrix<const T>& key,
-         const AttentionMatrix<const T>& value, int64_t num_keys, int64_t head_dim, double scale, const AttentionMatrix<T>& output) {
+              const AttentionMatrix<const T>& value, int64_t num_keys, int64_t head_dim, double scale,
+              const AttentionMatrix<T>& output) {
   constexpr double kLowest = -std::numeric_limits<double>::infinity();
   Row q, sum;
   q.read(query, row, head_dim);
@@ -155,7 +157,8 @@ template void attention_decode_reference(const AttentionDecode<bfloat16>&);
 template void attention_decode_reference(const AttentionDecode<float16>&);
 
 void use_reference(AttentionKernels& kernels) {
-  kernels = {attention_forward_reference<float, float>, attention_backward_reference<float, float>, attention_decode_reference<float>};
+  kernels = {attention_forward_reference<float, float>, attention_backward_reference<float, float>,
+             attention_decode_reference<float>};
 }
 
 }  // namespace blutensor

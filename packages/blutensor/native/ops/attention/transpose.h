@@ -1,4 +1,5 @@
-// Transposing strips of a float32 matrix, and lane numbers, for the attention kernels. Only for the files of one instruction set.
+// Transposing strips of a float32 matrix, and lane numbers, for the attention kernels. Only for the files of one
+// instruction set.
 #pragma once
 
 #include "ops/simd/lanes.h"
@@ -39,7 +40,8 @@ inline void transpose_strip(const float* const* rows, int64_t column, float* out
 inline void transpose_strip(const float* const* rows, int64_t column, float* out, int64_t out_stride) {
   __m256 r[4];
   for (int i = 0; i < 4; ++i) {
-    r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + column)), _mm_loadu_ps(rows[i + 4] + column), 1);
+    r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[i] + column)),
+                                _mm_loadu_ps(rows[i + 4] + column), 1);
   }
   const __m256d t0 = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1]));
   const __m256d t1 = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));

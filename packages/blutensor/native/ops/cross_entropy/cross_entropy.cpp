@@ -1,7 +1,8 @@
 // cross_entropy: mean, sum or list of -log softmax(logits)[target], and its gradient.
 //
-// Shapes: logits [..., V], targets [...] int32 or int64. A row is one position of the leading axes. log(sum(exp(row))) is kept in two parts,
-// maximum and log_sum [...]: rounding their sum would cost the gradient up to |maximum| units in the last place.
+// Shapes: logits [..., V], targets [...] int32 or int64. A row is one position of the leading axes.
+// log(sum(exp(row))) is kept in two parts, maximum and log_sum [...]: rounding their sum would cost the gradient up
+// to |maximum| units in the last place.
 #include <cmath>
 #include <limits>
 
@@ -57,8 +58,8 @@ class Targets {
       const int64_t target = at(row);
       if (ignored(target)) continue;
       if (target < 0 || target >= num_classes)
-        fail(Status::index, "[cross_entropy] expected targets in [0, ", num_classes, ") or ignore_index = ", ignore_, ", got ", target,
-             " at row ", row);
+        fail(Status::index, "[cross_entropy] expected targets in [0, ", num_classes, ") or ignore_index = ", ignore_,
+             ", got ", target, " at row ", row);
       ++valid;
     }
     return valid;
@@ -71,14 +72,16 @@ class Targets {
 
 void check_operands(const char* op, const Tensor& logits, const Tensor& targets) {
   require_type(is_floating(logits.dtype()), "[", op, "] expected floating-point logits, got ", describe(logits));
-  require_type(targets.dtype() == DType::int32 || targets.dtype() == DType::int64, "[", op, "] expected int32 or int64 targets, got ",
-               describe(targets));
+  require_type(targets.dtype() == DType::int32 || targets.dtype() == DType::int64, "[", op,
+               "] expected int32 or int64 targets, got ", describe(targets));
   require(logits.rank() >= 1, "[", op, "] expected logits [..., V], got a 0-d tensor");
-  require(targets.shape() == without_last(logits.shape()), "[", op, "] expected targets of shape ", without_last(logits.shape()),
-          " for logits ", logits.shape(), ", got ", targets.shape());
+  require(targets.shape() == without_last(logits.shape()), "[", op, "] expected targets of shape ",
+          without_last(logits.shape()), " for logits ", logits.shape(), ", got ", targets.shape());
 }
 
-int64_t rows_per_task(int64_t num_classes) { return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(num_classes, 1)); }
+int64_t rows_per_task(int64_t num_classes) {
+  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(num_classes, 1));
+}
 
 // ---------------------------------------------------------------- forward
 
@@ -87,7 +90,9 @@ std::vector<TensorSpec> infer_forward(const OpCall& call) {
   check_operands("cross_entropy", logits, targets);
   const DType dtype = stat_dtype(logits.dtype());
   const bool scalar = reduction_of(call.attrs) != Reduction::none;
-  return {{dtype, scalar ? Shape{} : targets.shape(), {}, false}, {dtype, targets.shape(), {}, false}, {dtype, targets.shape(), {}, false}};
+  return {{dtype, scalar ? Shape{} : targets.shape(), {}, false},
+          {dtype, targets.shape(), {}, false},
+          {dtype, targets.shape(), {}, false}};
 }
 
 size_t workspace_forward(const Launch& launch) {
@@ -96,7 +101,8 @@ size_t workspace_forward(const Launch& launch) {
 }
 
 void launch_forward(const Launch& launch) {
-  const View &logits = launch.inputs[0], &loss = launch.outputs[0], &maximum = launch.outputs[1], &log_sum = launch.outputs[2];
+  const View &logits = launch.inputs[0], &loss = launch.outputs[0], &maximum = launch.outputs[1],
+             &log_sum = launch.outputs[2];
   const Targets targets(launch.inputs[1], launch.attrs.i(0));
   const Reduction reduction = reduction_of(launch.attrs);
   const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = maximum.numel();
@@ -118,7 +124,8 @@ void launch_forward(const Launch& launch) {
         maximum.ptr<Stat>()[row] = parts.maximum;
         log_sum.ptr<Stat>()[row] = parts.log_sum;
         const int64_t target = targets.at(row);
-        losses[row] = targets.ignored(target) ? Stat(0) : (parts.maximum - static_cast<Stat>(x[target * stride])) + parts.log_sum;
+        losses[row] =
+            targets.ignored(target) ? Stat(0) : (parts.maximum - static_cast<Stat>(x[target * stride])) + parts.log_sum;
       }
     });
     if (reduction == Reduction::none) return;
@@ -133,23 +140,28 @@ void launch_forward(const Launch& launch) {
 Tensors forward_gradient(GradContext& ctx) {
   static const OpRef backward{"cross_entropy_backward"};
   if (ctx.grad_output(1).defined() || ctx.grad_output(2).defined())
-    fail(Status::unsupported, "[cross_entropy] only the loss has a gradient; take logsumexp from max, exp and sum where one is needed of it");
+    fail(
+        Status::unsupported,
+        "[cross_entropy] only the loss has a gradient; take logsumexp from max, exp and sum where one is needed of it");
   const Tensor grad = ctx.grad_output(0);
   if (!ctx.needs(0) || !grad.defined()) return Tensors(2);
-  return {backward({grad, ctx.input(0), ctx.input(1), ctx.output(1), ctx.output(2)}, {ctx.attrs()[0], ctx.attrs()[1]}), Tensor{}};
+  return {backward({grad, ctx.input(0), ctx.input(1), ctx.output(1), ctx.output(2)}, {ctx.attrs()[0], ctx.attrs()[1]}),
+          Tensor{}};
 }
 
 Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
-  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"}, logarithm{"log"};
-  static const OpRef arange{"arange"}, expand{"expand_dims"}, squeeze{"squeeze"}, equal{"equal"}, not_equal{"not_equal"}, where{"where"};
+  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"},
+      logarithm{"log"};
+  static const OpRef arange{"arange"}, expand{"expand_dims"}, squeeze{"squeeze"}, equal{"equal"},
+      not_equal{"not_equal"}, where{"where"};
   const DType dtype = stat_dtype(inputs[0].dtype());
   const Tensor logits = cast_to(inputs[0], dtype), targets = cast_to(inputs[1], DType::int64);
   const Attr last = Attr::of_ints({logits.rank() - 1}), keepdims = Attr::of_bool(true);
   const Tensor top = maximum({logits}, {last, keepdims});
   const Tensor shifted = subtract({logits, top});
   const Tensor log_sum = logarithm({sum({exponential({shifted})}, {last, keepdims})});
-  const Tensor classes = arange(
-      {}, {Attr::of_float(0), Attr::of_float(static_cast<double>(logits.size(-1))), Attr::of_float(1), Attr::of_dtype(DType::int64)});
+  const Tensor classes = arange({}, {Attr::of_float(0), Attr::of_float(static_cast<double>(logits.size(-1))),
+                                     Attr::of_float(1), Attr::of_dtype(DType::int64)});
   const Tensor hit = equal({expand({targets}, {Attr::of_int(-1)}), classes}), zero = constant(0, dtype);
   const Tensor chosen = sum({where({hit, shifted, zero})}, {last, Attr::of_bool(false)});
   const Tensor valid = not_equal({targets, constant(static_cast<double>(attrs.i(0)), DType::int64)});
@@ -172,16 +184,17 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
   check_operands(op, logits, targets);
   const DType dtype = stat_dtype(logits.dtype());
   const Shape expected = reduction_of(call.attrs) == Reduction::none ? targets.shape() : Shape{};
-  require(grad.shape() == expected && grad.dtype() == dtype, "[", op, "] expected grad_output ", dtype_name(dtype), expected, ", got ",
-          describe(grad));
+  require(grad.shape() == expected && grad.dtype() == dtype, "[", op, "] expected grad_output ", dtype_name(dtype),
+          expected, ", got ", describe(grad));
   for (const Tensor& t : {call.inputs[3], call.inputs[4]})
-    require(t.shape() == targets.shape() && t.dtype() == dtype && t.contiguous(), "[", op, "] expected row statistics ", dtype_name(dtype),
-            targets.shape(), ", got ", describe(t));
+    require(t.shape() == targets.shape() && t.dtype() == dtype && t.contiguous(), "[", op, "] expected row statistics ",
+            dtype_name(dtype), targets.shape(), ", got ", describe(t));
   return {{logits.dtype(), logits.shape(), {}, false}};
 }
 
 void launch_backward(const Launch& launch) {
-  const View &grad = launch.inputs[0], &logits = launch.inputs[1], &maximum = launch.inputs[3], &log_sum = launch.inputs[4];
+  const View &grad = launch.inputs[0], &logits = launch.inputs[1], &maximum = launch.inputs[3],
+             &log_sum = launch.inputs[4];
   const Targets targets(launch.inputs[2], launch.attrs.i(0));
   const Shape& rows = launch.inputs[2].shape;
   const Reduction reduction = reduction_of(launch.attrs);
@@ -221,15 +234,19 @@ void launch_backward(const Launch& launch) {
 
 void register_cross_entropy(OperatorRegistry& registry) {
   using Kind = InputSpec::Kind;
-  const std::vector<AttrSpec> attrs = {{"ignore_index", AttrKind::integer, Attr::of_int(-100), false, {}},
-                                       {"reduction", AttrKind::string, Attr::of_string("mean"), false, {"mean", "sum", "none"}}};
+  const std::vector<AttrSpec> attrs = {
+      {"ignore_index", AttrKind::integer, Attr::of_int(-100), false, {}},
+      {"reduction", AttrKind::string, Attr::of_string("mean"), false, {"mean", "sum", "none"}}};
   {
     Operator op;
     op.name = "cross_entropy";
     op.doc =
-        "-log(softmax(logits)[target]) of every row. logits: [..., V], any floating dtype; targets: [...], int32 or int64, in [0, V) or ignore_index "
-        "(IndexError otherwise, before anything is written). Results: loss, float32 (float64 for float64 logits): 0-d for reduction 'mean' (over the rows "
-        "that are not ignored; NaN when all are) and 'sum', [...] for 'none' (0 where ignored); and, without a gradient, maximum and log_sum [...] of the rows: logsumexp is their sum.";
+        "-log(softmax(logits)[target]) of every row. logits: [..., V], any floating dtype; targets: [...], int32 or "
+        "int64, in [0, V) or ignore_index "
+        "(IndexError otherwise, before anything is written). Results: loss, float32 (float64 for float64 logits): 0-d "
+        "for reduction 'mean' (over the rows "
+        "that are not ignored; NaN when all are) and 'sum', [...] for 'none' (0 where ignored); and, without a "
+        "gradient, maximum and log_sum [...] of the rows: logsumexp is their sum.";
     op.category = "Neural network";
     op.inputs = {{"logits", Kind::required}, {"targets", Kind::required}};
     op.attrs = attrs;
@@ -248,7 +265,8 @@ void register_cross_entropy(OperatorRegistry& registry) {
     Operator op;
     op.name = "cross_entropy_backward";
     op.doc =
-        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, divided by the number of rows that count "
+        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, divided "
+        "by the number of rows that count "
         "for reduction 'mean'; maximum and log_sum [...] are cross_entropy's. Ignored rows get 0.";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required},

@@ -1,4 +1,5 @@
-// Kernel signatures of cross entropy: one row of logits [V] at a time. cross_entropy.cpp owns the loops over rows and threads.
+// Kernel signatures of cross entropy: one row of logits [V] at a time. cross_entropy.cpp owns the loops over rows and
+// threads.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Rows of cross entropy over float32, for the vectors of the including file.
 //
-// log_sum_exp reads the row from memory once: it goes by chunks of 2048 logits that stay in L1 for a maximum and a sum of
-// exp(x - maximum so far); a chunk that raises the maximum scales the sum down. probabilities is one pass.
+// log_sum_exp reads the row from memory once: it goes by chunks of 2048 logits that stay in L1 for a maximum and a
+// sum of exp(x - maximum so far); a chunk that raises the maximum scales the sum down. probabilities is one pass.
 // Bytes per logit: 4 forward, 8 backward.
 // Four vectors of partial sums, added in a fixed order: bits depend on n and the instruction set alone.
 #pragma once
@@ -51,7 +51,8 @@ LogSumExp<float> log_sum_exp(const float* logits, int64_t n) {
 }
 
 void probabilities(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {
-  const F maximum = simd::broadcast(parts.maximum), log_sum = simd::broadcast(parts.log_sum), factor = simd::broadcast(scale);
+  const F maximum = simd::broadcast(parts.maximum), log_sum = simd::broadcast(parts.log_sum),
+          factor = simd::broadcast(scale);
   const auto weight = [&](F x) { return simd::exp_flushed((x - maximum) - log_sum) * factor; };
   int64_t j = 0;
 #pragma GCC unroll 4

@@ -37,7 +37,9 @@ template void probabilities_reference(const bfloat16*, int64_t, bfloat16*, int64
 template void probabilities_reference(const float16*, int64_t, float16*, int64_t, LogSumExp<float>, float);
 
 void use_reference(CrossEntropyKernels& kernels) {
-  kernels.log_sum_exp = [](const float* logits, int64_t n) { return log_sum_exp_reference<float, float>(logits, 1, n); };
+  kernels.log_sum_exp = [](const float* logits, int64_t n) {
+    return log_sum_exp_reference<float, float>(logits, 1, n);
+  };
   kernels.probabilities = [](const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {
     probabilities_reference(logits, 1, grad, n, parts, scale);
   };

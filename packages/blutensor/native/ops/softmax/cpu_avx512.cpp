@@ -2,6 +2,8 @@
 
 namespace blutensor {
 
-void use_avx512(SoftmaxKernels& kernels) { kernels = {softmax_forward_row, softmax_forward_columns, softmax_backward_row}; }
+void use_avx512(SoftmaxKernels& kernels) {
+  kernels = {softmax_forward_row, softmax_forward_columns, softmax_backward_row};
+}
 
 }  // namespace blutensor

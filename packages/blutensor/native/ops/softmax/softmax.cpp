@@ -65,7 +65,8 @@ void launch_forward(const Launch& launch) {
     const int64_t columns = x.shape.back();
     if (columns == 0) return;
     // A task takes up to 64 columns of one slab.
-    const int64_t strip = std::min<int64_t>(columns, 64), strips = (columns + strip - 1) / strip, slabs = rows.count / columns;
+    const int64_t strip = std::min<int64_t>(columns, 64), strips = (columns + strip - 1) / strip,
+                  slabs = rows.count / columns;
     parallel_for(slabs * strips, rows_per_task(n * strip), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t first = task % strips * strip, row = task / strips * columns + first;
@@ -104,7 +105,8 @@ Tensors forward_gradient(GradContext& ctx) {
 
 template <bool kLog>
 Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
-  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"}, logarithm{"log"};
+  static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"},
+      logarithm{"log"};
   const Tensor& x = inputs[0];
   const Attr axes = Attr::of_ints(x.rank() > 0 ? Dims{row_axis(attrs.i(0), x.rank(), "softmax")} : Dims{});
   const Attr keepdims = Attr::of_bool(true);
@@ -120,9 +122,10 @@ template <bool kLog>
 std::vector<TensorSpec> infer_backward(const OpCall& call) {
   const char* op = kLog ? "log_softmax_backward" : "softmax_backward";
   const Tensor &grad = call.inputs[0], &y = call.inputs[1];
-  require_type(is_floating(y.dtype()) && grad.dtype() == y.dtype(), "[", op, "] expected two tensors of one floating dtype, got ",
-               describe(grad), " and ", describe(y));
-  require(grad.shape() == y.shape(), "[", op, "] expected two tensors of one shape, got ", grad.shape(), " and ", y.shape());
+  require_type(is_floating(y.dtype()) && grad.dtype() == y.dtype(), "[", op,
+               "] expected two tensors of one floating dtype, got ", describe(grad), " and ", describe(y));
+  require(grad.shape() == y.shape(), "[", op, "] expected two tensors of one shape, got ", grad.shape(), " and ",
+          y.shape());
   row_axis(call.attrs.i(0), y.rank(), op);
   return {{y.dtype(), y.shape(), {}, false}};
 }
@@ -131,7 +134,8 @@ template <bool kLog>
 void launch_backward(const Launch& launch) {
   const View &grad = launch.inputs[0], &y = launch.inputs[1], &dx = launch.outputs[0];
   const int axis = row_axis(launch.attrs.i(0), y.rank(), "softmax");
-  const int64_t n = axis_length(y, axis), g_stride = axis_stride(grad, axis), y_stride = axis_stride(y, axis), dx_stride = axis_stride(dx, axis);
+  const int64_t n = axis_length(y, axis), g_stride = axis_stride(grad, axis), y_stride = axis_stride(y, axis),
+                dx_stride = axis_stride(dx, axis);
   const Rows rows(y.shape, axis);
   visit_floating(y.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -158,10 +162,13 @@ void register_one(OperatorRegistry& registry) {
   {
     Operator op;
     op.name = kLog ? "log_softmax" : "softmax";
-    op.doc = kLog ? "Logarithm of softmax, x - max(x) - log(sum(exp(x - max(x)))) along `axis`, without overflow or cancellation. x: any shape, any "
-                    "floating dtype (statistics in float32 for the 16-bit floats); result like x. Rows of -inf give NaN."
-                  : "exp(x - max(x)) / sum(exp(x - max(x))) along `axis`. x: any shape, any floating dtype (statistics in float32 for the 16-bit floats); "
-                    "result like x. Results below 2^-126 may be 0. Rows of -inf give NaN.";
+    op.doc = kLog
+                 ? "Logarithm of softmax, x - max(x) - log(sum(exp(x - max(x)))) along `axis`, without overflow or "
+                   "cancellation. x: any shape, any "
+                   "floating dtype (statistics in float32 for the 16-bit floats); result like x. Rows of -inf give NaN."
+                 : "exp(x - max(x)) / sum(exp(x - max(x))) along `axis`. x: any shape, any floating dtype (statistics "
+                   "in float32 for the 16-bit floats); "
+                   "result like x. Results below 2^-126 may be 0. Rows of -inf give NaN.";
     op.category = "Neural network";
     op.inputs = {{"x", InputSpec::Kind::required}};
     op.attrs = {axis};
@@ -171,14 +178,18 @@ void register_one(OperatorRegistry& registry) {
     op.gradient = forward_gradient<kLog>;
     op.save_outputs = 0b1;
     op.decompose = decompose_forward<kLog>;
-    op.grad_cases = {{{{4, 5}}, {Attr::of_int(-1)}, "normal"}, {{{2, 3, 4}}, {Attr::of_int(1)}, "normal"}, {{{3, 1}}, {Attr::of_int(0)}, "normal"}};
+    op.grad_cases = {{{{4, 5}}, {Attr::of_int(-1)}, "normal"},
+                     {{{2, 3, 4}}, {Attr::of_int(1)}, "normal"},
+                     {{{3, 1}}, {Attr::of_int(0)}, "normal"}};
     registry.add(std::move(op));
   }
   {
     Operator op;
     op.name = kLog ? "log_softmax_backward" : "softmax_backward";
-    op.doc = kLog ? "Gradient of log_softmax from that of its result y: grad_output - exp(y) * sum(grad_output) along `axis`."
-                  : "Gradient of softmax from that of its result y: y * (grad_output - sum(grad_output * y)) along `axis`.";
+    op.doc =
+        kLog
+            ? "Gradient of log_softmax from that of its result y: grad_output - exp(y) * sum(grad_output) along `axis`."
+            : "Gradient of softmax from that of its result y: y * (grad_output - sum(grad_output * y)) along `axis`.";
     op.category = "Gradients";
     op.inputs = {{"grad_output", InputSpec::Kind::required}, {"y", InputSpec::Kind::required}};
     op.attrs = {axis};

@@ -5,12 +5,13 @@
 
 namespace blutensor {
 
-// A row is the elements along the softmax axis, `stride` apart. The kernels for columns do `columns` neighbouring rows at once,
-// whose elements lie side by side (stride >= columns apart along the axis, in both operands).
+// A row is the elements along the softmax axis, `stride` apart. The kernels for columns do `columns` neighbouring
+// rows at once, whose elements lie side by side (stride >= columns apart along the axis, in both operands).
 struct SoftmaxKernels {
   // y = softmax(x), or log_softmax(x), over n contiguous elements.
   void (*forward_row)(const float* x, float* y, int64_t n, bool log) = nullptr;
-  void (*forward_columns)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t n, int64_t columns, bool log) = nullptr;
+  void (*forward_columns)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t n, int64_t columns,
+                          bool log) = nullptr;
   // dx from the gradient g of the result y: y (g - sum(g y)), or g - exp(y) sum(g) for log_softmax.
   void (*backward_row)(const float* g, const float* y, float* dx, int64_t n, bool log) = nullptr;
 };
@@ -23,6 +24,7 @@ void use_avx512(SoftmaxKernels& kernels);
 template <class T>
 void softmax_forward_reference(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t n, bool log);
 template <class T>
-void softmax_backward_reference(const T* g, int64_t g_stride, const T* y, int64_t y_stride, T* dx, int64_t dx_stride, int64_t n, bool log);
+void softmax_backward_reference(const T* g, int64_t g_stride, const T* y, int64_t y_stride, T* dx, int64_t dx_stride,
+                                int64_t n, bool log);
 
 }  // namespace blutensor

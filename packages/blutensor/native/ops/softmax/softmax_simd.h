@@ -1,10 +1,12 @@
 // Softmax and log_softmax over float32, for the vectors of the including file.
 //
-// Forward, three passes over a row that is in cache after the first: maximum m; e = exp(x - m) and its sum; e / sum. log_softmax:
-//   (x - m) - log(sum), the second pass stores nothing. The columns form does the same with a row in every lane.
+// Forward, three passes over a row that is in cache after the first: maximum m; e = exp(x - m) and its sum; e / sum.
+//   log_softmax: (x - m) - log(sum), the second pass stores nothing. The columns form does the same with a row in
+//   every lane.
 // Backward, two passes: sum of g y (of g), then y (g - sum) (g - exp(y) sum).
 // Bytes per element: forward 8, backward 12. A row of -inf gives NaN (inf - inf), as does one with NaN or +inf.
-// Sums run in four vectors over chunks of 2048 elements, the chunks in float64: bits depend on n and the instruction set alone.
+// Sums run in four vectors over chunks of 2048 elements, the chunks in float64: bits depend on n and the instruction
+// set alone.
 #pragma once
 
 #include <blublas/simd/exp2.h>
@@ -28,7 +30,8 @@ F divide(F a, F b, F reciprocal) {
 }
 
 float row_maximum(const float* x, int64_t n) {
-  F m[4] = {simd::broadcast(-kInfinity), simd::broadcast(-kInfinity), simd::broadcast(-kInfinity), simd::broadcast(-kInfinity)};
+  F m[4] = {simd::broadcast(-kInfinity), simd::broadcast(-kInfinity), simd::broadcast(-kInfinity),
+            simd::broadcast(-kInfinity)};
   int64_t i = 0;
   for (; i + kStep <= n; i += kStep)
     for (int u = 0; u < 4; ++u) m[u] = simd::max(simd::load(x + i + u * simd::kLanes), m[u]);
@@ -41,7 +44,8 @@ float row_maximum(const float* x, int64_t n) {
 template <class Sum>
 float sum_chunks(int64_t n, const Sum& sum) {
   double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kChunk) total += static_cast<double>(sum(begin, n - begin < kChunk ? n - begin : kChunk));
+  for (int64_t begin = 0; begin < n; begin += kChunk)
+    total += static_cast<double>(sum(begin, n - begin < kChunk ? n - begin : kChunk));
   return static_cast<float>(total);
 }
 
@@ -74,7 +78,8 @@ float exponentials(const float* x, float* y, int64_t n, float maximum) {
 
 float row_exponentials(const float* x, float* y, int64_t n, float maximum) {
   return sum_chunks(n, [&](int64_t begin, int64_t count) {
-    return y != nullptr ? exponentials<true>(x + begin, y + begin, count, maximum) : exponentials<false>(x + begin, nullptr, count, maximum);
+    return y != nullptr ? exponentials<true>(x + begin, y + begin, count, maximum)
+                        : exponentials<false>(x + begin, nullptr, count, maximum);
   });
 }
 
@@ -103,7 +108,8 @@ float gradient_sum(const float* g, const float* y, int64_t n) {
   int64_t i = 0;
   for (; i + kStep <= n; i += kStep) {
 #pragma GCC unroll 4
-    for (int u = 0; u < 4; ++u) s[u] = add(s[u], simd::load(g + i + u * simd::kLanes), simd::load(y + i + u * simd::kLanes));
+    for (int u = 0; u < 4; ++u)
+      s[u] = add(s[u], simd::load(g + i + u * simd::kLanes), simd::load(y + i + u * simd::kLanes));
   }
   for (; i + simd::kLanes <= n; i += simd::kLanes) s[0] = add(s[0], simd::load(g + i), simd::load(y + i));
   if (i < n) s[1] = add(s[1], simd::load_first(g + i, n - i), simd::load_first(y + i, n - i));
@@ -122,7 +128,8 @@ void softmax_backward_row(const float* g, const float* y, float* dx, int64_t n, 
   if (i < n) simd::store_first(dx + i, gradient(simd::load_first(g + i, n - i), simd::load_first(y + i, n - i)), n - i);
 }
 
-void softmax_forward_columns(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t n, int64_t columns, bool log) {
+void softmax_forward_columns(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t n, int64_t columns,
+                             bool log) {
   for (int64_t c = 0; c < columns; c += simd::kLanes) {
     const int64_t left = columns - c;
     const bool whole = left >= simd::kLanes;
@@ -131,7 +138,8 @@ void softmax_forward_columns(const float* x, int64_t x_stride, float* y, int64_t
     F maximum = simd::broadcast(-kInfinity), sum = simd::broadcast(0.0f), rounding = sum;
     for (int64_t i = 0; i < n; ++i) maximum = simd::max(load(x + c + i * x_stride), maximum);
     for (int64_t i = 0; i < n; ++i) {  // Kahan's sum: one lane adds up a whole row
-      const F e = simd::exp_flushed(load(x + c + i * x_stride) - maximum), corrected = e - rounding, next = sum + corrected;
+      const F e = simd::exp_flushed(load(x + c + i * x_stride) - maximum), corrected = e - rounding,
+              next = sum + corrected;
       if (!log) store(y + c + i * y_stride, e);
       rounding = (next - sum) - corrected;
       sum = next;
