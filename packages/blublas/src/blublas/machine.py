@@ -1,0 +1,68 @@
+"""Threads and kernels: what the native library runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blublas import _native
+from blublas.errors import check
+
+__all__ = ["Info", "info", "num_threads", "set_kernel", "set_num_threads"]
+
+
+@dataclass(frozen=True)
+class Info:
+    """What blublas found and uses."""
+
+    #: (major, minor) of the native interface.
+    abi: tuple[int, int]
+    #: Instruction sets of this machine that blublas has kernels or plans for: avx2, avx512, avx512_bf16.
+    cpu_features: tuple[str, ...]
+    #: dtype -> name of the micro-kernel in use.
+    kernels: dict[str, str]
+    #: Threads of a parallel call, the caller included.
+    num_threads: int
+    #: Upper limit of :func:`set_num_threads`.
+    max_threads: int
+
+
+def info() -> Info:
+    """Describe the native library on this machine."""
+    library = _native.library
+    version: int = library.blublas_abi_version()
+    features: int = library.blublas_cpu_features()
+    dtypes = {"float32": _native.FLOAT32, "bfloat16": _native.BFLOAT16, "float64": _native.FLOAT64}
+    return Info(
+        abi=(version >> 16, version & 0xFFFF),
+        cpu_features=tuple(name for name, flag in _native.CPU_FEATURES.items() if features & flag),
+        kernels={name: library.blublas_kernel_name(number).decode() for name, number in dtypes.items()},
+        num_threads=num_threads(),
+        max_threads=library.blublas_max_threads(),
+    )
+
+
+def num_threads() -> int:
+    """Threads that a product may use, the caller included; at first the physical cores that the process may run on."""
+    number: int = _native.library.blublas_num_threads()
+    return number
+
+
+def set_num_threads(number: int) -> None:
+    """Set the number of threads of the process's pool; 0 restores the default. Results do not depend on it.
+
+    Raises:
+        ValueError: a negative number, or one above the limit that :func:`info` tells.
+    """
+    check(_native.library.blublas_set_num_threads(number))
+
+
+def set_kernel(name: str) -> None:
+    """Choose the set of kernels: ``reference``, ``avx2``, ``avx512``, or ``auto`` for the best that the machine has.
+
+    For tests and measurements; results of different sets differ by rounding.
+
+    Raises:
+        ValueError: another name.
+        NotImplementedError: this machine or build has no such set.
+    """
+    check(_native.library.blublas_set_kernel(name.encode()))
