@@ -6,8 +6,10 @@ Work, in turns and on the same disk:
 
     ours  save   `CheckpointStore.save`: digests while writing, fsync, read back from the disk and verified, renamed
           load   `CheckpointStore.load`, every digest checked, then copied into the arrays of a model
+          stall  what the training loop waits for when the save goes on behind it: the copy of the state
     peer  save   `torch.save`, fsync, SHA-256 of the file beside it, renamed (nothing is read back from the disk)
           load   SHA-256 of the file compared, `torch.load(mmap=True, weights_only=True)`, copied likewise
+          stall  `Tensor.clone` of every tensor, which is what its asynchronous savers wait for
 
 The state: float32 masters and both moments of AdamW, 1.49 GB. Files are in the page cache when they are loaded, so that
 software is compared and not the disk. Times are medians, in milliseconds; ratio = ours / peer, below 1 is faster.
@@ -33,9 +35,11 @@ from typing import Any
 import numpy as np
 
 from blutrain.checkpoint import CheckpointStore
+from blutrain.saver import Saver
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
+WORKS = ("save", "load", "stall")
 LAYERS, CHANNELS, CONTEXT, VOCABULARY = 12, 768, 1024, 50304
 
 
@@ -75,6 +79,12 @@ class Ours:
     def save(self, state: Arrays, step: int) -> Path:
         return self.store.save(step, state, {"loss": 3.25})
 
+    def stall(self, state: Arrays, step: int) -> float:
+        saver = Saver(self.store, background=True)
+        stalled = milliseconds(lambda: saver.save(step, state, {"loss": 3.25}))
+        saver.wait()
+        return stalled
+
     def load(self, path: Path, target: Arrays) -> None:
         tensors, _ = self.store.load(path)
         for name, array in target.items():
@@ -102,6 +112,10 @@ class Peer:
         self._digest_path().write_text(self._digest(temporary))
         temporary.rename(path)
         return path
+
+    def stall(self, state: Arrays, step: int) -> float:
+        tensors = [self.torch.from_numpy(array) for array in state.values()]
+        return milliseconds(lambda: [tensor.clone() for tensor in tensors])
 
     def load(self, path: Path, target: Arrays) -> None:
         if self._digest(path) != self._digest_path().read_text():
@@ -137,14 +151,14 @@ def measure(contender: Ours | Peer, state: Arrays, target: Arrays, step: int) ->
     different = [name for name, array in state.items() if not np.array_equal(array, target[name])]
     if different:
         raise RuntimeError(f"[benchmark] {type(contender).__name__} loaded other values of {different[:3]}")
-    return {"save": save_ms, "load": load_ms}
+    return {"save": save_ms, "load": load_ms, "stall": contender.stall(state, step)}
 
 
 def processor() -> str:
-    """Name and number of the processors."""
+    """Name of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
+    return names[0] if names else platform.processor()
 
 
 def commit() -> str:
@@ -160,7 +174,7 @@ def rows(ours: dict[str, float], peer: dict[str, float] | None, peer_name: str, 
         row: dict[str, Any] = {"work": f"checkpoint.124M.{work}.ms", "ours": round(value, 1)}
         if peer is not None:
             row |= {"peer": round(peer[work], 1), "peer_name": peer_name, "ratio": round(value / peer[work], 3)}
-        row |= {"better": "lower", "machine": processor(), "driver": platform.release(), "commit": commit()}
+        row |= {"better": "lower", "machine": processor(), "driver": None, "commit": commit()}
         row |= {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "command": command}
         result.append(row)
     return result
@@ -197,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         shutil.rmtree(options.folder, ignore_errors=True)
     medians = {
-        name: {work: statistics.median(one[work] for one in all_times[1:]) for work in ("save", "load")}
+        name: {work: statistics.median(one[work] for one in all_times[1:]) for work in WORKS}
         for name, all_times in times.items()
     }
     command = "python packages/blutrain/benchmarks/checkpoint.py"

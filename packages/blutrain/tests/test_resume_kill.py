@@ -59,19 +59,21 @@ class KillServer:
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
         )
 
-    def live(self, data: Path, folder: Path, kill: dict[str, Any], threads: int = 1) -> tuple[int | None, int | None]:
+    def live(
+        self, data: Path, folder: Path, kill: dict[str, Any], changes: tuple[str, ...] = ()
+    ) -> tuple[int | None, int | None]:
         """Trains a life of the run in ``folder``; returns the signal that ended it or its exit code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        settings = [*SETTINGS, f"data.path={data}", f"run.folder={folder}", f"train.threads={threads}"]
+        settings = [*SETTINGS, f"data.path={data}", f"run.folder={folder}", *changes]
         print(json.dumps({"settings": settings, "kill": kill}), file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline())
         self.told = " ".join(answer["told"].split())
         return answer["signal"], answer["code"]
 
-    def train(self, data: Path, folder: Path, threads: int = 1, **kill: Any) -> bool:
+    def train(self, data: Path, folder: Path, *changes: str, **kill: Any) -> bool:
         """Trains a life that is killed or finishes; returns whether it was killed."""
-        end = self.live(data, folder, kill, threads)
+        end = self.live(data, folder, kill, changes)
         assert end in ((signal.SIGKILL, None), (None, 0)), self.told
         return end[0] is not None
 
@@ -101,7 +103,8 @@ class Outcome:
         self.path, self.tensors, self.meta = loaded
         self.checkpoints = sorted(path.name for path in (folder / "checkpoints").iterdir())
         del self.meta["config"]["run"]
-        del self.meta["config"]["train"]["threads"]
+        for key in ("threads", "background_checkpoints"):  # what lives of a run may differ in
+            del self.meta["config"]["train"][key]
 
     def lines(self, step: int) -> int:
         """How many lines are written until ``step`` is recorded: one per event, and one for a sample's text."""
@@ -167,7 +170,11 @@ def test_runs_killed_again_and_again_end_with_the_same_bits(
         while True:
             # The later lives get longer, so that a run ends whatever the machine's speed.
             kill = random_kill(chance, life_seconds * (1 + kills_of_run / 20))
-            if not server.train(data, folder, threads=chance.choice([1, 2]), **kill):
+            changes = (
+                f"train.threads={chance.choice([1, 2])}",
+                f"train.background_checkpoints={chance.choice(['true', 'false'])}",
+            )
+            if not server.train(data, folder, *changes, **kill):
                 break
             kills[kill["kind"]] += 1
             kills_of_run += 1
