@@ -19,8 +19,8 @@ blublas_gemm_args copy(const blublas_gemm_args* args) {
   if (args == nullptr) fail_value("[gemm] expected a pointer to blublas_gemm_args, got NULL");
   constexpr size_t least = offsetof(blublas_gemm_args, workspace_bytes) + sizeof(size_t);
   if (args->struct_size < least)
-    fail_value("[gemm] expected struct_size of at least " + std::to_string(least) + ", got " + std::to_string(args->struct_size) +
-               ": set it to sizeof(blublas_gemm_args)");
+    fail_value("[gemm] expected struct_size of at least " + std::to_string(least) + ", got " +
+               std::to_string(args->struct_size) + ": set it to sizeof(blublas_gemm_args)");
   blublas_gemm_args result{};
   std::memcpy(&result, args, std::min<size_t>(args->struct_size, sizeof(result)));
   return result;
@@ -56,7 +56,9 @@ int32_t blublas_set_num_threads(int32_t num_threads) {
   return guarded([&] { pool_set_num_threads(num_threads); });
 }
 void blublas_parallel(int64_t num_tasks, blublas_task task, void* arg) { pool_run(num_tasks, task, arg, 0); }
-void blublas_parallel_limited(int64_t num_tasks, blublas_task task, void* arg, int32_t max_threads) { pool_run(num_tasks, task, arg, max_threads); }
+void blublas_parallel_limited(int64_t num_tasks, blublas_task task, void* arg, int32_t max_threads) {
+  pool_run(num_tasks, task, arg, max_threads);
+}
 int32_t blublas_in_parallel(void) { return pool_in_parallel() ? 1 : 0; }
 
 uint32_t blublas_cpu_features(void) { return cpu_features(); }

@@ -1,8 +1,8 @@
 /* blublas: GEMM with fused epilogues, and the thread pool of the process.
  *
  * Rules of this interface:
- *  - Plain C, append-only. A struct passed by pointer starts with `struct_size`; fields past the caller's size read as zero.
- *  - A function that can fail returns a status (BLUBLAS_OK = 0, ...); blublas_last_error() has the text, per thread, never NULL.
+ *  - Plain C, append-only. A struct passed by pointer starts with `struct_size`; fields past its size read as 0.
+ *  - A function that can fail returns a status (BLUBLAS_OK = 0, ...); blublas_last_error() has the text, per thread.
  *  - Workspace for blublas_gemm comes from the caller.
  *  - Every function may be called from any thread at any time unless it says otherwise.
  */
@@ -28,10 +28,10 @@ extern "C" {
 /* Status codes ---------------------------------------------------------------------------------------------------- */
 enum {
   BLUBLAS_OK = 0,
-  BLUBLAS_INVALID_VALUE = 1,   /* a size, stride, pointer, flag or overlap that the call cannot accept */
-  BLUBLAS_INVALID_DTYPE = 2,   /* a dtype or a combination of dtypes that the call does not take */
+  BLUBLAS_INVALID_VALUE = 1, /* a size, stride, pointer, flag or overlap that the call cannot accept */
+  BLUBLAS_INVALID_DTYPE = 2, /* a dtype or a combination of dtypes that the call does not take */
   BLUBLAS_OUT_OF_MEMORY = 3,
-  BLUBLAS_UNSUPPORTED = 4,     /* this build or machine has no such device or kernel */
+  BLUBLAS_UNSUPPORTED = 4, /* this build or machine has no such device or kernel */
   BLUBLAS_RUNTIME_ERROR = 5
 };
 
@@ -40,7 +40,7 @@ enum {
   BLUBLAS_FLOAT32 = 0,  /* * */
   BLUBLAS_BFLOAT16 = 1, /* * */
   BLUBLAS_FLOAT16 = 2,
-  BLUBLAS_FLOAT64 = 3   /* * */
+  BLUBLAS_FLOAT64 = 3 /* * */
 };
 enum { BLUBLAS_CPU = 0, BLUBLAS_CUDA = 1 };
 
@@ -54,8 +54,9 @@ BLUBLAS_API const char* blublas_last_error(void);
 /* A view of a matrix, or of a batch of them. Element (i, j) of batch t is at
  *     data + (t * batch_stride + i * row_stride + j * col_stride) elements.
  * Row-major: row_stride = leading dimension, col_stride = 1; column-major or transposed: the other way round.
- * Read operands take any strides, zero (broadcast) and negative ones too. Written operands (c, and aux when it is stored) must
- * not overlap themselves: ordered by size, each |stride| exceeds the extent of those below it (status 1 otherwise). */
+ * Read operands take any strides, zero (broadcast) and negative ones too. Written operands (c, and aux when it is
+ * stored) must not overlap themselves: ordered by size, each |stride| exceeds the extent of those below it (status 1
+ * otherwise). */
 typedef struct blublas_matrix {
   void* data;
   int32_t dtype;
@@ -81,13 +82,15 @@ typedef struct blublas_matrix {
  *
  * gelu tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); erf form: 0.5 x (1 + erf(x / sqrt 2)).
  *
- * Combinations: at most one of the four GELU flags; STORE_PREACTIVATION not together with a GELU gradient (both use aux); everything
- * else combines freely. "(+)=" stores, or adds to what is there with COLUMN_SUM_ACCUMULATE / ROW_SUM_A_ACCUMULATE.
+ * Combinations: at most one of the four GELU flags; STORE_PREACTIVATION not together with a GELU gradient (both use
+ * aux); everything else combines freely. "(+)=" stores, or adds to what is there with COLUMN_SUM_ACCUMULATE /
+ * ROW_SUM_A_ACCUMULATE.
  *
  * The usual layers, with X [M, K], weight W [N, K] (PyTorch's layout), dY [M, N]:
- *   forward          Y  = X W^T + b        a = X,  b = W^T (row_stride 1, col_stride K), BIAS [| GELU_TANH | STORE_PREACTIVATION] [| RESIDUAL]
- *   input gradient   dX = dY W             a = dY, b = W [| GELU_TANH_GRADIENT with aux = the previous layer's pre-activation]
- *   weight gradient  dW = dY^T X           a = dY^T [N, M], b = X [M, K], ROW_SUM_A: row_sum_a[n] = sum over rows of dY = db
+ *   forward          Y  = X W^T + b   a = X,  b = W^T (row_stride 1, col_stride K); BIAS, and as needed GELU_TANH,
+ *                                     STORE_PREACTIVATION, RESIDUAL
+ *   input gradient   dX = dY W        a = dY, b = W; GELU_TANH_GRADIENT with aux = the pre-activation before
+ *   weight gradient  dW = dY^T X      a = dY^T [N, M], b = X; ROW_SUM_A: row_sum_a[n] = sum over rows of dY = db
  */
 enum {
   BLUBLAS_EPILOGUE_NONE = 0,
@@ -109,18 +112,20 @@ enum {
 
 /* One (batched) GEMM. Zero-initialise it, set struct_size = sizeof(blublas_gemm_args) and what is needed.
  *
- * dtypes: a, b float32 -> c float32; a, b float64 -> c float64; a, b bfloat16 -> c float32 or bfloat16 (accumulated in float32).
- *   bias, aux, residual: the accumulation type or c's dtype, each on its own. column_sum, row_sum_a: the accumulation type.
- * Sizes: a [M, K], b [K, N], c [M, N], aux and residual [M, N], each in the matrix's rows and cols. M, N, K and batch may be 0: with M or N 0
- *   only the sums are written (an empty sum is 0); with K = 0 the product is 0 and the rest follows; with batch 0 nothing happens.
- * Batch: `batch` matrices at batch_stride (0 is fine for what is read). With a_array (b_array, c_array) non-NULL, `batch` pointers replace
- *   data and batch_stride of that operand. bias, column_sum, row_sum_a: one vector per batch at *_batch_stride elements
- *   (bias_batch_stride 0: one bias for all; the two sums need separate vectors when batch > 1).
- * Overlap: c (and a stored aux) must not overlap a, b, bias or each other. residual, and an aux that is read, may be c itself (same pointer
- *   and strides) and must not overlap it otherwise. Overlap is found from the strides and is status 1; the test is exact for slices of
- *   one matrix or tensor and errs on the side of refusing for stranger layouts.
- * Bits: the result depends on operands, shape, strides and the kernel set (blublas_set_kernel), never on the number of threads, the workspace's
- *   size, the addresses, or who calls. Sums over K run in fixed blocks that the shape alone decides.
+ * dtypes: a, b float32 -> c float32; a, b float64 -> c float64; a, b bfloat16 -> c float32 or bfloat16 (accumulated in
+ *   float32). bias, aux, residual: the accumulation type or c's dtype, each on its own. column_sum, row_sum_a: the
+ *   accumulation type.
+ * Sizes: a [M, K], b [K, N], c [M, N], aux and residual [M, N], each in the matrix's rows and cols. M, N, K and batch
+ *   may be 0: with M or N 0 only the sums are written (an empty sum is 0); with K = 0 the product is 0 and the rest
+ *   follows; with batch 0 nothing happens.
+ * Batch: `batch` matrices at batch_stride (0 is fine for what is read). With a_array (b_array, c_array) non-NULL,
+ *   `batch` pointers replace data and batch_stride of that operand. bias, column_sum, row_sum_a: one vector per batch
+ *   at *_batch_stride elements (bias_batch_stride 0: one bias for all; the sums need separate vectors when batch > 1).
+ * Overlap: c (and a stored aux) must not overlap a, b, bias or each other. residual, and an aux that is read, may be c
+ *   itself (same pointer and strides) and must not overlap it otherwise. Overlap is found from the strides: status 1.
+ *   The test is exact for slices of one matrix or tensor and errs on the side of refusing for stranger layouts.
+ * Bits: the result depends on operands, shape, strides and the kernel set (blublas_set_kernel), never on the number of
+ *   threads, the workspace's size, the addresses, or who calls. Sums over K run in fixed blocks that the shape decides.
  */
 typedef struct blublas_gemm_args {
   uint32_t struct_size;
@@ -148,31 +153,37 @@ typedef struct blublas_gemm_args {
   size_t workspace_bytes;
 } blublas_gemm_args;
 
-/* Bytes of workspace that let blublas_gemm use all of its threads (num_threads, or the pool's). Pointers in `args` are not looked at. With less,
- * blublas_gemm uses fewer threads; below what one thread needs it fails with status 1 and touches nothing. May be 0. */
+/* Bytes of workspace that let blublas_gemm use all of its threads (num_threads, or the pool's). Pointers in `args` are
+ * not looked at. With less, blublas_gemm uses fewer threads; below what one thread needs it fails with status 1 and
+ * touches nothing. May be 0. */
 BLUBLAS_API int32_t blublas_gemm_workspace(const blublas_gemm_args* args, size_t* bytes);
 
-/* Does it. On failure nothing was written. May be called from tasks of blublas_parallel (it then runs on the calling thread). */
+/* Does it. On failure nothing was written. May be called from tasks of blublas_parallel (it then runs on the calling
+ * thread). */
 BLUBLAS_API int32_t blublas_gemm(const blublas_gemm_args* args);
 
 /* Thread pool ------------------------------------------------------------------------------------------------------
- * One per process, started at the first use. Workers are persistent: after work they spin for about 50 microseconds and then sleep. After
- * fork() the child starts a pool of its own at its first use. */
+ * One per process, started at the first use. Workers are persistent: after work they spin for about 60 microseconds and
+ * then sleep. After fork() the child starts a pool of its own at its first use. */
 
-/* Number of threads that a parallel call uses, the caller included. At the start: the physical cores that sched_getaffinity gives the process. */
+/* Number of threads that a parallel call uses, the caller included. At the start: the physical cores that
+ * sched_getaffinity and the control group give the process. */
 BLUBLAS_API int32_t blublas_num_threads(void);
-/* 1 <= num_threads <= blublas_max_threads(), 0 restores the default. Waits for a running parallel call; status 1 inside a task. */
+/* 1 <= num_threads <= blublas_max_threads(), 0 restores the default. Waits for a running parallel call; status 1 inside
+ * a task. */
 BLUBLAS_API int32_t blublas_set_num_threads(int32_t num_threads);
 /* Upper limit of blublas_set_num_threads and bound of every thread_index. Constant; may exceed the number of cores. */
 BLUBLAS_API int32_t blublas_max_threads(void);
 
 typedef void (*blublas_task)(void* arg, int64_t task_index, int32_t thread_index);
 
-/* Calls task(arg, i, t) once for every 0 <= i < num_tasks and returns when all are done; what tasks wrote is then visible to the caller. Tasks are handed out
- * one by one in order of index to whoever is free, so cut the work by index alone and results never depend on threads. thread_index is
- * in [0, blublas_num_threads()), and two tasks that run at once have different ones (0 is the caller): use it for scratch space. Inside a task a
- * nested call runs inline on the calling thread, with the outer thread_index. A call that finds the pool busy with another thread's call runs
- * inline too, with thread_index 0. A task must not throw (the process would terminate), and must not wait for another task. */
+/* Calls task(arg, i, t) once for every 0 <= i < num_tasks and returns when all are done; what tasks wrote is then
+ * visible to the caller. Tasks are handed out one by one, in order of index, to whoever is free: cut the work by index
+ * alone and results never depend on threads. thread_index is in [0, blublas_num_threads()), and two tasks of a call that
+ * run at once have different ones (0 is the caller): use it for scratch space of that call. Inside a task a nested call runs
+ * inline on the calling thread, with the outer thread_index. A call that finds the pool busy with another thread's call
+ * runs inline too, with thread_index 0. A task must not throw (the process would terminate). A task may wait for tasks
+ * of lower index, which have all begun, and for nothing else. */
 BLUBLAS_API void blublas_parallel(int64_t num_tasks, blublas_task task, void* arg);
 /* The same with at most max_threads threads (0: no limit but the pool's). */
 BLUBLAS_API void blublas_parallel_limited(int64_t num_tasks, blublas_task task, void* arg, int32_t max_threads);
@@ -182,16 +193,17 @@ BLUBLAS_API int32_t blublas_in_parallel(void);
 /* Kernels ---------------------------------------------------------------------------------------------------------- */
 
 enum {
-  BLUBLAS_CPU_AVX2 = 1 << 0,        /* AVX2 and FMA */
-  BLUBLAS_CPU_AVX512 = 1 << 1,      /* AVX-512 F, BW, DQ, VL */
+  BLUBLAS_CPU_AVX2 = 1 << 0,   /* AVX2 and FMA */
+  BLUBLAS_CPU_AVX512 = 1 << 1, /* AVX-512 F, BW, DQ, VL */
   BLUBLAS_CPU_AVX512_BF16 = 1 << 2
 };
 /* What CPU and operating system offer, and this build knows: flags above. */
 BLUBLAS_API uint32_t blublas_cpu_features(void);
-/* Name of the micro-kernel that GEMMs with operands of this dtype use now, e.g. "gemm_f32_avx512_14x32"; "" for other dtypes. */
+/* Name of the micro-kernel that GEMMs with operands of this dtype use now, e.g. "gemm_f32_avx512_14x32"; "" for other
+ * dtypes. */
 BLUBLAS_API const char* blublas_kernel_name(int32_t dtype);
-/* Chooses the kernel set: "reference", "avx2", "avx512", or "auto" for the best that the machine has. For tests and measurements; not while a
- * GEMM runs. Status 4 when the machine or the build has no such set, 1 for another name. */
+/* Chooses the kernel set: "reference", "avx2", "avx512", or "auto" for the best that the machine has. For tests and
+ * measurements; not while a GEMM runs. Status 4 when the machine or the build has no such set, 1 for another name. */
 BLUBLAS_API int32_t blublas_set_kernel(const char* name);
 
 #ifdef __cplusplus

@@ -19,11 +19,16 @@ constexpr int32_t kAllFlags = (1 << 12) - 1;
 
 std::string dtype_name(int32_t dtype) {
   switch (dtype) {
-    case BLUBLAS_FLOAT32: return "float32";
-    case BLUBLAS_BFLOAT16: return "bfloat16";
-    case BLUBLAS_FLOAT16: return "float16";
-    case BLUBLAS_FLOAT64: return "float64";
-    default: return "dtype " + to_string(dtype);
+    case BLUBLAS_FLOAT32:
+      return "float32";
+    case BLUBLAS_BFLOAT16:
+      return "bfloat16";
+    case BLUBLAS_FLOAT16:
+      return "float16";
+    case BLUBLAS_FLOAT64:
+      return "float64";
+    default:
+      return "dtype " + to_string(dtype);
   }
 }
 
@@ -31,8 +36,8 @@ std::string shape(int64_t rows, int64_t cols) { return "[" + to_string(rows) + "
 
 void expect_shape(const char* name, const blublas_matrix& matrix, int64_t rows, int64_t cols) {
   if (matrix.rows != rows || matrix.cols != cols)
-    fail_value(std::string("[gemm] expected ") + name + " of shape " + shape(rows, cols) + " (a [M, K], b [K, N], all others [M, N]), got " +
-               shape(matrix.rows, matrix.cols));
+    fail_value(std::string("[gemm] expected ") + name + " of shape " + shape(rows, cols) +
+               " (a [M, K], b [K, N], all others [M, N]), got " + shape(matrix.rows, matrix.cols));
 }
 
 Footprint footprint(const Operand& operand, int64_t rows, int64_t cols, int64_t batch) {
@@ -40,9 +45,10 @@ Footprint footprint(const Operand& operand, int64_t rows, int64_t cols, int64_t 
   Footprint bytes;
   bytes.start = reinterpret_cast<uintptr_t>(operand.data);
   bytes.item_bytes = item;
-  bytes.dimensions = {{{rows, operand.row_stride * item},
-                       {cols, operand.col_stride * item},
-                       {operand.array != nullptr ? 1 : batch, operand.array != nullptr ? 0 : operand.batch_stride * item}}};
+  bytes.dimensions = {
+      {{rows, operand.row_stride * item},
+       {cols, operand.col_stride * item},
+       {operand.array != nullptr ? 1 : batch, operand.array != nullptr ? 0 : operand.batch_stride * item}}};
   return bytes;
 }
 
@@ -58,7 +64,8 @@ Footprint footprint(const Vector& vector, int64_t size, int64_t batch) {
 Operand operand(const char* name, const blublas_matrix& matrix, const void* const* array, int64_t batch) {
   constexpr int64_t limit = int64_t{1} << 58;  // strides in bytes stay far from overflow
   for (const int64_t stride : {matrix.row_stride, matrix.col_stride, matrix.batch_stride})
-    if (stride > limit || stride < -limit) fail_value(std::string("[gemm] expected strides of ") + name + " below 2^58, got " + to_string(stride));
+    if (stride > limit || stride < -limit)
+      fail_value(std::string("[gemm] expected strides of ") + name + " below 2^58, got " + to_string(stride));
   Operand result;
   result.data = static_cast<char*>(matrix.data);
   // Only c's pointers are ever written through.
@@ -68,9 +75,11 @@ Operand operand(const char* name, const blublas_matrix& matrix, const void* cons
   result.row_stride = matrix.rows > 1 ? matrix.row_stride : 0;
   result.col_stride = matrix.cols > 1 ? matrix.col_stride : 1;
   result.batch_stride = batch > 1 ? matrix.batch_stride : 0;
-  if (!extent_fits(footprint(result, std::max<int64_t>(1, matrix.rows), std::max<int64_t>(1, matrix.cols), std::max<int64_t>(1, batch))))
-    fail_value(std::string("[gemm] expected ") + name + " to span less than 2^62 bytes, got shape " + shape(matrix.rows, matrix.cols) + " with strides " +
-               shape(matrix.row_stride, matrix.col_stride) + " and batch stride " + to_string(matrix.batch_stride));
+  if (!extent_fits(footprint(result, std::max<int64_t>(1, matrix.rows), std::max<int64_t>(1, matrix.cols),
+                             std::max<int64_t>(1, batch))))
+    fail_value(std::string("[gemm] expected ") + name + " to span less than 2^62 bytes, got shape " +
+               shape(matrix.rows, matrix.cols) + " with strides " + shape(matrix.row_stride, matrix.col_stride) +
+               " and batch stride " + to_string(matrix.batch_stride));
   return result;
 }
 
@@ -80,12 +89,15 @@ void check_dtypes(const blublas_gemm_args& args, Problem& problem) {
   const bool float64 = a == BLUBLAS_FLOAT64 && b == a && c == a;
   const bool bfloat16 = a == BLUBLAS_BFLOAT16 && b == a && (c == a || c == BLUBLAS_FLOAT32);
   if (!float32 && !float64 && !bfloat16)
-    fail_dtype("[gemm] expected a, b, c as float32, float32, float32; float64, float64, float64; or bfloat16, bfloat16, bfloat16 or float32; got " +
-               dtype_name(a) + ", " + dtype_name(b) + ", " + dtype_name(c));
+    fail_dtype(
+        "[gemm] expected a, b, c as float32, float32, float32; float64, float64, float64; or bfloat16, bfloat16, "
+        "bfloat16 or float32; got " +
+        dtype_name(a) + ", " + dtype_name(b) + ", " + dtype_name(c));
   problem.compute = float64 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32;
   const auto expect = [&](const char* name, int32_t dtype) {
     if (dtype != problem.compute && dtype != c)
-      fail_dtype(std::string("[gemm] expected ") + name + " as " + dtype_name(problem.compute) + " or c's " + dtype_name(c) + ", got " + dtype_name(dtype));
+      fail_dtype(std::string("[gemm] expected ") + name + " as " + dtype_name(problem.compute) + " or c's " +
+                 dtype_name(c) + ", got " + dtype_name(dtype));
   };
   if (problem.epilogue & BLUBLAS_EPILOGUE_BIAS) expect("bias", args.bias_dtype);
   if (problem.epilogue & (BLUBLAS_EPILOGUE_STORE_PREACTIVATION | kGeluGradient)) expect("aux", args.aux.dtype);
@@ -93,9 +105,11 @@ void check_dtypes(const blublas_gemm_args& args, Problem& problem) {
 }
 
 int32_t check_flags(int32_t flags) {
-  if (flags & ~kAllFlags) fail_value("[gemm] expected epilogue flags below " + to_string(kAllFlags + 1) + ", got " + to_string(flags));
+  if (flags & ~kAllFlags)
+    fail_value("[gemm] expected epilogue flags below " + to_string(kAllFlags + 1) + ", got " + to_string(flags));
   const int32_t gelu = flags & (kGeluForward | kGeluGradient);
-  if (gelu & (gelu - 1)) fail_value("[gemm] expected at most one of the four GELU epilogues, got flags " + to_string(flags));
+  if (gelu & (gelu - 1))
+    fail_value("[gemm] expected at most one of the four GELU epilogues, got flags " + to_string(flags));
   if ((flags & BLUBLAS_EPILOGUE_STORE_PREACTIVATION) && (flags & kGeluGradient))
     fail_value("[gemm] expected aux to be written (STORE_PREACTIVATION) or read (GELU gradient), got both flags");
   if ((flags & BLUBLAS_EPILOGUE_COLUMN_SUM_ACCUMULATE) && !(flags & BLUBLAS_EPILOGUE_COLUMN_SUM))
@@ -127,7 +141,8 @@ class NamedList {
 
 void check_pair(const Named& written, const Named& other) {
   if (may_overlap(written.bytes, other.bytes))
-    fail_value(std::string("[gemm] expected ") + written.name + " in memory of its own, got one that overlaps " + other.name + ": write to another array");
+    fail_value(std::string("[gemm] expected ") + written.name + " in memory of its own, got one that overlaps " +
+               other.name + ": write to another array");
 }
 
 bool same_elements(const Footprint& x, const Footprint& y) {
@@ -164,14 +179,16 @@ void check_arrays(const Problem& p) {
   if (p.c.array == nullptr) return;
   std::sort(outputs.begin(), outputs.end(), [](const Footprint& x, const Footprint& y) { return x.start < y.start; });
   for (size_t i = 1; i < outputs.size(); ++i)
-    if (may_overlap(outputs[i - 1], outputs[i])) fail_value("[gemm] expected the matrices of c_array apart from each other, got two that overlap");
+    if (may_overlap(outputs[i - 1], outputs[i]))
+      fail_value("[gemm] expected the matrices of c_array apart from each other, got two that overlap");
 }
 
 void check_overlap(Problem& p) {
   const Named c{"c", footprint(p.c, p.m, p.n, p.batch)};
   if (overlaps_itself(c.bytes))
-    fail_value("[gemm] expected c whose elements do not overlap each other, got shape " + shape(p.m, p.n) + " with strides " +
-               shape(p.c.row_stride, p.c.col_stride) + " and batch stride " + to_string(p.c.batch_stride));
+    fail_value("[gemm] expected c whose elements do not overlap each other, got shape " + shape(p.m, p.n) +
+               " with strides " + shape(p.c.row_stride, p.c.col_stride) + " and batch stride " +
+               to_string(p.c.batch_stride));
   const bool arrays = p.a.array != nullptr || p.b.array != nullptr || p.c.array != nullptr;
   if (arrays) check_arrays(p);
   NamedList written;
@@ -179,8 +196,10 @@ void check_overlap(Problem& p) {
   if (p.c.array == nullptr) written.push_back(c);
   if (p.a.array == nullptr && p.k > 0) read.push_back({"a", footprint(p.a, p.m, p.k, p.batch)});
   if (p.b.array == nullptr && p.k > 0) read.push_back({"b", footprint(p.b, p.k, p.n, p.batch)});
-  if (p.epilogue & BLUBLAS_EPILOGUE_BIAS) read.push_back({"bias", footprint(p.bias, p.n, p.bias.batch_stride == 0 ? 1 : p.batch)});
-  if (p.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM) written.push_back({"column_sum", footprint(p.column_sum, p.n, p.batch)});
+  if (p.epilogue & BLUBLAS_EPILOGUE_BIAS)
+    read.push_back({"bias", footprint(p.bias, p.n, p.bias.batch_stride == 0 ? 1 : p.batch)});
+  if (p.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM)
+    written.push_back({"column_sum", footprint(p.column_sum, p.n, p.batch)});
   if (p.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) written.push_back({"row_sum_a", footprint(p.row_sum_a, p.m, p.batch)});
   if (p.epilogue & BLUBLAS_EPILOGUE_STORE_PREACTIVATION) {
     written.push_back({"aux", footprint(p.aux, p.m, p.n, p.batch)});
@@ -196,7 +215,8 @@ void check_overlap(Problem& p) {
   }
   for (size_t i = 0; i < written.size(); ++i) {
     if (overlaps_itself(written[i].bytes))
-      fail_value(std::string("[gemm] expected ") + written[i].name + " whose elements do not overlap each other; give it strides of its own");
+      fail_value(std::string("[gemm] expected ") + written[i].name +
+                 " whose elements do not overlap each other; give it strides of its own");
     for (const Named& other : read) check_pair(written[i], other);
     for (size_t j = i + 1; j < written.size(); ++j) check_pair(written[i], written[j]);
   }
@@ -204,7 +224,8 @@ void check_overlap(Problem& p) {
 
 Vector vector(const void* data, int32_t dtype, int64_t batch_stride, int64_t batch) {
   constexpr int64_t limit = int64_t{1} << 40;
-  if (batch_stride > limit || batch_stride < -limit) fail_value("[gemm] expected batch strides of vectors below 2^40, got " + to_string(batch_stride));
+  if (batch_stride > limit || batch_stride < -limit)
+    fail_value("[gemm] expected batch strides of vectors below 2^40, got " + to_string(batch_stride));
   return {static_cast<char*>(const_cast<void*>(data)), dtype, batch > 1 ? batch_stride : 0};
 }
 
@@ -212,13 +233,13 @@ Vector vector(const void* data, int32_t dtype, int64_t batch_stride, int64_t bat
 
 Problem check(const blublas_gemm_args& args, Pointers pointers) {
   if (args.device_type != BLUBLAS_CPU || args.device_index != 0)
-    throw Error(BLUBLAS_UNSUPPORTED, "[gemm] expected device cpu:0, which this build has, got device type " + to_string(args.device_type) + ", index " +
-                                         to_string(args.device_index));
+    throw Error(BLUBLAS_UNSUPPORTED, "[gemm] expected device cpu:0, which this build has, got device type " +
+                                         to_string(args.device_type) + ", index " + to_string(args.device_index));
   Problem p;
   p.m = args.a.rows, p.k = args.a.cols, p.n = args.b.cols, p.batch = args.batch;
   if (p.m < 0 || p.k < 0 || p.n < 0 || p.batch < 0)
-    fail_value("[gemm] expected sizes that are not negative, got M " + to_string(p.m) + ", N " + to_string(p.n) + ", K " + to_string(p.k) + ", batch " +
-               to_string(p.batch));
+    fail_value("[gemm] expected sizes that are not negative, got M " + to_string(p.m) + ", N " + to_string(p.n) +
+               ", K " + to_string(p.k) + ", batch " + to_string(p.batch));
   if (args.num_threads < 0) fail_value("[gemm] expected num_threads of 0 or more, got " + to_string(args.num_threads));
   expect_shape("b", args.b, p.k, p.n);
   expect_shape("c", args.c, p.m, p.n);

@@ -15,12 +15,14 @@ constexpr int kMr = 6;
 // kc: a panel of B [kc, 16] takes 24 KiB of the first level of cache; mc x kg of A stays in the second.
 template <typename V>
 constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, int64_t mc) {
-  return {name,       kMr,       2 * V::width, kc, mc, 8, Micro<V, kMr>::packed, Micro<V, kMr>::in_place, pack<V>, finish<V>, row_sum<V>,
-          small_dot<V>, small_axpy<V>};
+  return {
+      name,    kMr,       2 * V::width, kc,           mc,           8, Micro<V, kMr>::packed, Micro<V, kMr>::in_place,
+      pack<V>, finish<V>, row_sum<V>,   small_dot<V>, small_axpy<V>};
 }
 
 }  // namespace
 
-const KernelSet avx2_kernels{"avx2", BLUBLAS_CPU_AVX2, table<Float8>("gemm_f32_avx2_6x16", 384, 96), table<Double4>("gemm_f64_avx2_6x8", 256, 48)};
+const KernelSet avx2_kernels{"avx2", BLUBLAS_CPU_AVX2, table<Float8>("gemm_f32_avx2_6x16", 384, 96),
+                             table<Double4>("gemm_f64_avx2_6x8", 256, 48)};
 
 }  // namespace blublas

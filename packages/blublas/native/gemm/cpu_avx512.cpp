@@ -15,13 +15,15 @@ constexpr int kMr = 14;
 // kc: a panel of B [kc, 32] takes 32 to 48 KiB, the first level of cache; mc x kg of A stays in the second.
 template <typename V>
 constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, int64_t mc) {
-  return {name,       kMr,       2 * V::width, kc, mc, 12, Micro<V, kMr>::packed, Micro<V, kMr>::in_place, pack<V>, finish<V>, row_sum<V>,
-          small_dot<V>, small_axpy<V>};
+  return {
+      name,    kMr,       2 * V::width, kc,           mc,           12, Micro<V, kMr>::packed, Micro<V, kMr>::in_place,
+      pack<V>, finish<V>, row_sum<V>,   small_dot<V>, small_axpy<V>};
 }
 
 }  // namespace
 
-const KernelSet avx512_kernels{"avx512", BLUBLAS_CPU_AVX2 | BLUBLAS_CPU_AVX512, table<Float16>("gemm_f32_avx512_14x32", 384, 252),
+const KernelSet avx512_kernels{"avx512", BLUBLAS_CPU_AVX2 | BLUBLAS_CPU_AVX512,
+                               table<Float16>("gemm_f32_avx512_14x32", 384, 252),
                                table<Double8>("gemm_f64_avx512_14x16", 384, 126)};
 
 }  // namespace blublas

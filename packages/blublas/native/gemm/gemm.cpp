@@ -1,7 +1,8 @@
 // The driver: turns a plan into ordered tasks. plan.h has the picture.
 //
-// All stages of a product are one parallel call: tasks are handed out in order, so when a task is begun all earlier ones have been, and it may wait for them
-// (Run::wait_for) without risk of deadlock; a call that runs inline never waits.
+// All stages of a product are one parallel call: tasks are handed out in order, so when a task is begun all earlier
+// ones have been, and it may wait for them (Run::wait_for) without risk of deadlock; a call that runs inline never
+// waits.
 #include "gemm/gemm.h"
 
 #include <algorithm>
@@ -19,7 +20,8 @@ namespace {
 template <typename T>
 class Run {
  public:
-  Run(const Plan& plan, const GemmKernels<T>& kernels, char* workspace) : plan_(plan), p_(plan.problem), kernels_(kernels), workspace_(workspace) {}
+  Run(const Plan& plan, const GemmKernels<T>& kernels, char* workspace)
+      : plan_(plan), p_(plan.problem), kernels_(kernels), workspace_(workspace) {}
 
   void all() {
     const int64_t per_product = plan_.num_chunks * plan_.num_groups * plan_.tasks_per_group;
@@ -27,7 +29,9 @@ class Run {
     if (plan_.threads == 1) {
       for (int64_t task = 0; task < num_tasks; ++task) one(task, 0);
     } else {
-      pool_run(num_tasks, [](void* run, int64_t task, int32_t thread) { static_cast<Run*>(run)->one(task, thread); }, this, plan_.threads);
+      pool_run(
+          num_tasks, [](void* run, int64_t task, int32_t thread) { static_cast<Run*>(run)->one(task, thread); }, this,
+          plan_.threads);
     }
   }
 
@@ -56,7 +60,8 @@ class Run {
         for (int64_t i = 0; i < tasks; ++i) stage_task(task * tasks + i, place);
         break;
       }
-      default: small_task(task, workspace_ + static_cast<size_t>(thread) * plan_.thread_bytes);
+      default:
+        small_task(task, workspace_ + static_cast<size_t>(thread) * plan_.thread_bytes);
     }
   }
 
@@ -91,12 +96,14 @@ class Run {
   // Panel by panel, each over the whole group of K: element (k, j) of panel q at [q][k][j].
   void pack_b(int64_t batch, int64_t chunk, int64_t group, int64_t index, const Place& place) {
     const int64_t nr = kernels_.nr, depth = group_depth(group), cols = chunk_cols(chunk);
-    const char* source = p_.b.of_batch(batch) + (group * plan_.kg * p_.b.row_stride + chunk * plan_.nc * p_.b.col_stride) * dtype_bytes(p_.b.dtype);
+    const char* source =
+        p_.b.of_batch(batch) +
+        (group * plan_.kg * p_.b.row_stride + chunk * plan_.nc * p_.b.col_stride) * dtype_bytes(p_.b.dtype);
     T* panels = reinterpret_cast<T*>(place.shared + plan_.packed_b);
     const int64_t begin = index * plan_.panels_per_pack * nr, size = std::min(cols - begin, plan_.panels_per_pack * nr);
     if (size <= 0) return;
-    kernels_.pack(source + begin * p_.b.col_stride * dtype_bytes(p_.b.dtype), p_.b.dtype, p_.b.col_stride, p_.b.row_stride, size, depth,
-                  panels + begin * depth, nr);
+    kernels_.pack(source + begin * p_.b.col_stride * dtype_bytes(p_.b.dtype), p_.b.dtype, p_.b.col_stride,
+                  p_.b.row_stride, size, depth, panels + begin * depth, nr);
   }
 
   // Tiles ----------------------------------------------------------------------------------------------------------
@@ -113,13 +120,15 @@ class Run {
     if (cols <= 0) return;
     const int64_t j0 = chunk * plan_.nc + in_chunk, depth = group_depth(group), mr = kernels_.mr, nr = kernels_.nr;
 
-    const char* a = p_.a.of_batch(batch) + (i0 * p_.a.row_stride + group * plan_.kg * p_.a.col_stride) * dtype_bytes(p_.a.dtype);
+    const char* a =
+        p_.a.of_batch(batch) + (i0 * p_.a.row_stride + group * plan_.kg * p_.a.col_stride) * dtype_bytes(p_.a.dtype);
     const T* rows_a = reinterpret_cast<const T*>(a);
     const T* panels_a = nullptr;
     if (!plan_.rows_in_place) {
       T* packed = reinterpret_cast<T*>(place.own + plan_.packed_a);
       const int64_t key = (batch * plan_.num_row_tiles + row_tile) * plan_.num_groups + group;
-      if (place.packed_a_key != key) kernels_.pack(a, p_.a.dtype, p_.a.row_stride, p_.a.col_stride, rows, depth, packed, mr);
+      if (place.packed_a_key != key)
+        kernels_.pack(a, p_.a.dtype, p_.a.row_stride, p_.a.col_stride, rows, depth, packed, mr);
       place.packed_a_key = key;
       panels_a = packed;
     }
@@ -136,6 +145,7 @@ class Run {
       const T beta = first ? first_beta : T{1};
       // The last block's sums go to a tile of their own when finish() follows and they have no place in workspace.
       const bool in_tile = last && plan_.finishing && !plan_.shared_sums && !plan_.private_sums;
+      T* const sums_tile = reinterpret_cast<T*>(place.own + plan_.tile);
       for (int64_t i = 0; i < rows; i += mr) {
         MicroTile<T> micro;
         micro.k = k, micro.alpha = alpha, micro.a_stride = p_.a.row_stride, micro.rows = std::min(mr, rows - i);
@@ -143,7 +153,7 @@ class Run {
         for (int64_t j = 0; j < cols; j += nr) {
           micro.cols = std::min(nr, cols - j);
           micro.b = panels_b + j * depth + k0 * nr;
-          micro.c = in_tile ? reinterpret_cast<T*>(place.own + plan_.tile) : sums.data + i * sums.stride + j;
+          micro.c = in_tile ? sums_tile : sums.data + i * sums.stride + j;
           micro.c_stride = in_tile ? nr : sums.stride;
           micro.beta = in_tile ? T{0} : beta;
           (panels_a != nullptr ? kernels_.micro : kernels_.micro_in_place)(micro);
@@ -158,7 +168,8 @@ class Run {
   }
 
   Sums sums_of(int64_t batch, int64_t i0, int64_t j0, int64_t in_chunk, const Place& place) const {
-    if (plan_.shared_sums) return {reinterpret_cast<T*>(place.shared + plan_.sums) + i0 * plan_.nc + in_chunk, plan_.nc};
+    if (plan_.shared_sums)
+      return {reinterpret_cast<T*>(place.shared + plan_.sums) + i0 * plan_.nc + in_chunk, plan_.nc};
     if (plan_.private_sums) return {reinterpret_cast<T*>(place.own + plan_.private_sum), plan_.nt};
     if (!plan_.direct_c) return {nullptr, 0};
     return {reinterpret_cast<T*>(p_.c.of_batch(batch)) + i0 * p_.c.row_stride + j0, p_.c.row_stride};
@@ -168,14 +179,15 @@ class Run {
     T* sums = reinterpret_cast<T*>(p_.row_sum_a.of_batch(batch)) + i0;
     for (int64_t k0 = 0; k0 < std::max<int64_t>(1, depth); k0 += std::max<int64_t>(1, plan_.kc)) {
       const bool accumulate = group > 0 || k0 > 0 || (p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE);
-      kernels_.row_sum(a + k0 * p_.a.col_stride * dtype_bytes(p_.a.dtype), p_.a.dtype, p_.a.row_stride, p_.a.col_stride, rows,
-                       std::min(plan_.kc, depth - k0), sums, accumulate);
+      kernels_.row_sum(a + k0 * p_.a.col_stride * dtype_bytes(p_.a.dtype), p_.a.dtype, p_.a.row_stride, p_.a.col_stride,
+                       rows, std::min(plan_.kc, depth - k0), sums, accumulate);
     }
   }
 
   // Epilogue -------------------------------------------------------------------------------------------------------
   // Everything of the epilogue at the tile's first element; finish_part() moves it to a register tile.
-  FinishTile<T> finish_tile(int64_t batch, int64_t chunk, int64_t row_tile, int64_t i0, int64_t j0, int64_t in_chunk, int64_t cols, const Place& place) const {
+  FinishTile<T> finish_tile(int64_t batch, int64_t chunk, int64_t row_tile, int64_t i0, int64_t j0, int64_t in_chunk,
+                            int64_t cols, const Place& place) const {
     FinishTile<T> tile = finish_at(batch, i0, j0);
     if (plan_.num_reduce_tasks > 0) {
       (void)chunk;
@@ -188,7 +200,9 @@ class Run {
   FinishTile<T> finish_at(int64_t batch, int64_t i0, int64_t j0) const {
     FinishTile<T> tile;
     tile.epilogue = p_.epilogue;
-    const auto at = [&](const Operand& x) { return x.of_batch(batch) + (i0 * x.row_stride + j0 * x.col_stride) * dtype_bytes(x.dtype); };
+    const auto at = [&](const Operand& x) {
+      return x.of_batch(batch) + (i0 * x.row_stride + j0 * x.col_stride) * dtype_bytes(x.dtype);
+    };
     tile.c = at(p_.c);
     tile.c_dtype = p_.c.dtype, tile.c_row_stride = p_.c.row_stride, tile.c_col_stride = p_.c.col_stride;
     if (p_.epilogue & BLUBLAS_EPILOGUE_BIAS) tile.bias = p_.bias.of_batch(batch) + j0 * dtype_bytes(p_.bias.dtype);
@@ -196,17 +210,20 @@ class Run {
     if (p_.aux.data != nullptr) tile.aux = at(p_.aux);
     tile.aux_dtype = p_.aux.dtype, tile.aux_row_stride = p_.aux.row_stride, tile.aux_col_stride = p_.aux.col_stride;
     if (p_.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) tile.residual = at(p_.residual);
-    tile.residual_dtype = p_.residual.dtype, tile.residual_row_stride = p_.residual.row_stride, tile.residual_col_stride = p_.residual.col_stride;
+    tile.residual_dtype = p_.residual.dtype, tile.residual_row_stride = p_.residual.row_stride,
+    tile.residual_col_stride = p_.residual.col_stride;
     return tile;
   }
 
-  void finish_part(const FinishTile<T>& whole, const T* sum, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t cols, T c_scale) const {
+  void finish_part(const FinishTile<T>& whole, const T* sum, int64_t stride, int64_t i, int64_t j, int64_t rows,
+                   int64_t cols, T c_scale) const {
     FinishTile<T> part = whole;
     part.rows = rows, part.cols = cols, part.sum = sum, part.sum_stride = stride, part.c_scale = c_scale;
     part.c += (i * p_.c.row_stride + j * p_.c.col_stride) * dtype_bytes(p_.c.dtype);
     if (part.bias) part.bias += j * dtype_bytes(p_.bias.dtype);
     if (part.aux) part.aux += (i * p_.aux.row_stride + j * p_.aux.col_stride) * dtype_bytes(p_.aux.dtype);
-    if (part.residual) part.residual += (i * p_.residual.row_stride + j * p_.residual.col_stride) * dtype_bytes(p_.residual.dtype);
+    if (part.residual)
+      part.residual += (i * p_.residual.row_stride + j * p_.residual.col_stride) * dtype_bytes(p_.residual.dtype);
     if (part.column_sum) part.column_sum += j;
     kernels_.finish(part);
   }
@@ -222,9 +239,11 @@ class Run {
 
   // Few rows -------------------------------------------------------------------------------------------------------
   void small_task(int64_t task, char* own) {
-    const int64_t batch = task / plan_.num_col_tiles, j0 = task % plan_.num_col_tiles * plan_.nt, cols = std::min(plan_.nt, p_.n - j0);
+    const int64_t batch = task / plan_.num_col_tiles, j0 = task % plan_.num_col_tiles * plan_.nt,
+                  cols = std::min(plan_.nt, p_.n - j0);
     SmallProduct<T> product;
-    product.rows = p_.m, product.cols = cols, product.k = p_.k, product.dtype = p_.a.dtype, product.alpha = static_cast<T>(p_.alpha);
+    product.rows = p_.m, product.cols = cols, product.k = p_.k, product.dtype = p_.a.dtype,
+    product.alpha = static_cast<T>(p_.alpha);
     product.a = p_.a.of_batch(batch), product.a_row_stride = p_.a.row_stride;
     product.b = p_.b.of_batch(batch) + j0 * p_.b.col_stride * dtype_bytes(p_.b.dtype);
     product.b_stride = plan_.method == Method::small_dot ? p_.b.col_stride : p_.b.row_stride;
@@ -232,14 +251,16 @@ class Run {
     (plan_.method == Method::small_dot ? kernels_.small_dot : kernels_.small_axpy)(product);
 
     FinishTile<T> tile = finish_at(batch, 0, j0);
-    tile.rows = p_.m, tile.cols = cols, tile.sum = product.sum, tile.sum_stride = plan_.nt, tile.c_scale = static_cast<T>(p_.beta);
+    tile.rows = p_.m, tile.cols = cols, tile.sum = product.sum, tile.sum_stride = plan_.nt,
+    tile.c_scale = static_cast<T>(p_.beta);
     if (p_.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM) {
       tile.column_sum = reinterpret_cast<T*>(p_.column_sum.of_batch(batch)) + j0;
       if (!(p_.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM_ACCUMULATE)) std::fill_n(tile.column_sum, cols, T{0});
     }
     kernels_.finish(tile);
     if ((p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) && j0 == 0)
-      kernels_.row_sum(product.a, p_.a.dtype, p_.a.row_stride, p_.a.col_stride, p_.m, p_.k, reinterpret_cast<T*>(p_.row_sum_a.of_batch(batch)),
+      kernels_.row_sum(product.a, p_.a.dtype, p_.a.row_stride, p_.a.col_stride, p_.m, p_.k,
+                       reinterpret_cast<T*>(p_.row_sum_a.of_batch(batch)),
                        p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE);
   }
 
@@ -258,7 +279,8 @@ void sums_alone(const Problem& p, const GemmKernels<T>& kernels) {
     if ((p.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM) && !(p.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM_ACCUMULATE) && p.n > 0)
       std::fill_n(reinterpret_cast<T*>(p.column_sum.of_batch(t)), p.n, T{0});
     if ((p.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) && p.m > 0)
-      kernels.row_sum(p.a.of_batch(t), p.a.dtype, p.a.row_stride, p.a.col_stride, p.m, p.k, reinterpret_cast<T*>(p.row_sum_a.of_batch(t)),
+      kernels.row_sum(p.a.of_batch(t), p.a.dtype, p.a.row_stride, p.a.col_stride, p.m, p.k,
+                      reinterpret_cast<T*>(p.row_sum_a.of_batch(t)),
                       p.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE);
   }
 }
@@ -275,8 +297,8 @@ void run(const Problem& problem, void* workspace, size_t bytes) {
   Plan plan = make_plan(problem, table, threads_for(problem));
   while (plan.workspace() > bytes && plan.threads > 1) plan = make_plan(problem, table, plan.threads - 1);
   if (plan.workspace() > bytes)
-    fail_value("[gemm] expected a workspace of at least " + std::to_string(plan.workspace()) + " bytes, got " + std::to_string(bytes) +
-               ": ask blublas_gemm_workspace");
+    fail_value("[gemm] expected a workspace of at least " + std::to_string(plan.workspace()) + " bytes, got " +
+               std::to_string(bytes) + ": ask blublas_gemm_workspace");
   if (plan.workspace() > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 64 != 0))
     fail_value("[gemm] expected a workspace aligned to 64 bytes, got one that is NULL or not aligned");
   Run<T>(plan, table, static_cast<char*>(workspace)).all();

@@ -1,5 +1,6 @@
 // The parts of a GEMM that are specialised per instruction set, and the table of them.
-// Legend: T float or double, the accumulation type; mr x nr the register tile; panel: [k][width], zero-padded to its width.
+// Legend: T float or double, the accumulation type; mr x nr the register tile; panel: [k][width], zero-padded to its
+// width.
 #pragma once
 
 #include <cstdint>
@@ -60,13 +61,16 @@ struct GemmKernels {
   int64_t mc;          // most rows of A that a task keeps packed, about
   int64_t small_rows;  // up to this many rows the unpacked kernels below are used
 
-  void (*micro)(const MicroTile<T>& tile);          // a: a panel of width mr
+  void (*micro)(const MicroTile<T>& tile);           // a: a panel of width mr
   void (*micro_in_place)(const MicroTile<T>& tile);  // a: rows where they are
-  // Panels one after the other: panel q [k][width] holds source[i * stride_i + k * stride_k] for q width <= i < (q + 1) width, 0 where i >= size.
-  void (*pack)(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t size, int64_t k, T* panels, int64_t width);
+  // Panels one after the other: panel q [k][width] holds source[i * stride_i + k * stride_k] for q width <= i < (q + 1)
+  // width, 0 where i >= size.
+  void (*pack)(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t size, int64_t k,
+               T* panels, int64_t width);
   void (*finish)(const FinishTile<T>& tile);
   // sums[i] (+)= sum_k source[i * stride_i + k * stride_k]
-  void (*row_sum)(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t rows, int64_t k, T* sums, bool accumulate);
+  void (*row_sum)(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t rows, int64_t k,
+                  T* sums, bool accumulate);
   void (*small_dot)(const SmallProduct<T>& product);   // b: k contiguous
   void (*small_axpy)(const SmallProduct<T>& product);  // b: columns contiguous
 };

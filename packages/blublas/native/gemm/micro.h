@@ -1,6 +1,7 @@
 // The micro-kernels: a register tile of R rows and C vectors of columns, k rank-one updates, then the store.
 //
-//   per k: C loads of B, R broadcasts of A, R x C fused multiply-adds. 14 x 2 leaves 2 + 1 of 32 registers for operands; 6 x 2 the same of 16.
+//   per k: C loads of B, R broadcasts of A, R x C fused multiply-adds. 14 x 2 leaves 2 + 1 of 32 registers for
+//   operands; 6 x 2 the same of 16.
 // Template over the vector type; include only in files compiled for it.
 #pragma once
 
@@ -12,8 +13,9 @@
 namespace blublas {
 namespace {
 
-// Where row r's elements are: a panel [k][MR], or rows in place at a stride. For rows in place only every third address is kept in a register;
-// the others are reached through the stride (base, base + stride, base + 2 stride), or the compiler spills.
+// Where row r's elements are: a panel [k][MR], or rows in place at a stride. For rows in place only every third address
+// is kept in a register, and the others are reached through the stride (base, base + stride, base + 2 stride): with an
+// address per row the compiler spills.
 template <typename T, int R>
 struct PackedRows {
   const T* at;
@@ -56,7 +58,8 @@ template <typename V, int R, int C, typename Rows>
 }
 
 template <typename V, int R, int C, typename Rows>
-[[gnu::always_inline]] inline void accumulate(int64_t k, Rows rows, const typename V::Element* b, int64_t b_step, V (&sum)[R][C]) {
+[[gnu::always_inline]] inline void accumulate(int64_t k, Rows rows, const typename V::Element* b, int64_t b_step,
+                                              V (&sum)[R][C]) {
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -66,7 +69,8 @@ template <typename V, int R, int C, typename Rows>
 }
 
 template <typename V, int R, int C>
-[[gnu::always_inline]] inline void write(const V (&sum)[R][C], typename V::Element* c, int64_t c_stride, int64_t cols, typename V::Element alpha, typename V::Element beta) {
+[[gnu::always_inline]] inline void write(const V (&sum)[R][C], typename V::Element* c, int64_t c_stride, int64_t cols,
+                                         typename V::Element alpha, typename V::Element beta) {
   using T = typename V::Element;
   const V scale = V::all(alpha), old = V::all(beta);
   const int64_t rest = cols - (C - 1) * V::width;
@@ -123,7 +127,8 @@ struct Micro {
   }
   template <int... R>
   static void run_in_place(std::integer_sequence<int, R...>, const Tile& t) {
-    static constexpr Kernel table[MR][2] = {{micro_in_place<V, R + 1, 1, MR, nr>, micro_in_place<V, R + 1, 2, MR, nr>}...};
+    static constexpr Kernel table[MR][2] = {
+        {micro_in_place<V, R + 1, 1, MR, nr>, micro_in_place<V, R + 1, 2, MR, nr>}...};
     table[t.rows - 1][t.cols > V::width](t);
   }
 

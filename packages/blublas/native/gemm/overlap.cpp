@@ -63,7 +63,8 @@ bool may_overlap(const Footprint& x, const Footprint& y) {
   if (a.high < b.low || b.high < a.low) return false;
   for (const Footprint* array : {&x, &y})
     for (const auto& dimension : array->dimensions)
-      if (dimension.size > 1 && dimension.stride != 0 && disjoint_modulo(x, y, std::abs(dimension.stride))) return false;
+      if (dimension.size > 1 && dimension.stride != 0 && disjoint_modulo(x, y, std::abs(dimension.stride)))
+        return false;
   return true;
 }
 

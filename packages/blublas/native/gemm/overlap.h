@@ -6,7 +6,8 @@
 
 namespace blublas {
 
-// A strided array as a set of bytes: first byte of the first element, and (size, stride in bytes) of up to three dimensions.
+// A strided array as a set of bytes: first byte of the first element, and (size, stride in bytes) of up to three
+// dimensions.
 struct Footprint {
   struct Dimension {
     int64_t size = 1, stride = 0;
@@ -18,10 +19,11 @@ struct Footprint {
 
 // False when any extent in bytes does not fit 62 bits: such an array cannot exist.
 bool extent_fits(const Footprint& array);
-// Whether two elements of one array share a byte. Ordered by size, each stride must exceed the extent of those below: true otherwise.
+// Whether two elements of one array share a byte. Ordered by size, each stride must exceed the extent of those below:
+// true otherwise.
 bool overlaps_itself(const Footprint& array);
-// Whether two arrays may share a byte. False is certain. True is exact when bounds, or the residues modulo one of the strides, decide: slices of
-// one matrix or tensor always do.
+// Whether two arrays may share a byte. False is certain. True is exact when bounds, or the residues modulo one of the
+// strides, decide, as for slices of one matrix or tensor.
 bool may_overlap(const Footprint& x, const Footprint& y);
 
 }  // namespace blublas

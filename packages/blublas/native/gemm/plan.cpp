@@ -20,8 +20,9 @@ constexpr int64_t kPerBatchElements = 1 << 17;   // products whose B is smaller 
 
 // Flags that need finish(); the row sums do not.
 constexpr int32_t kFinishFlags = ~(BLUBLAS_EPILOGUE_ROW_SUM_A | BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE);
-constexpr int32_t kUsesOldValue = BLUBLAS_EPILOGUE_GELU_TANH | BLUBLAS_EPILOGUE_GELU_ERF | BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT |
-                                  BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT | BLUBLAS_EPILOGUE_STORE_PREACTIVATION;
+constexpr int32_t kUsesOldValue = BLUBLAS_EPILOGUE_GELU_TANH | BLUBLAS_EPILOGUE_GELU_ERF |
+                                  BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT | BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT |
+                                  BLUBLAS_EPILOGUE_STORE_PREACTIVATION;
 
 // Without anything between sum and store, adding C afterwards is adding it at once.
 void fold_accumulate(Problem& p) {
@@ -70,7 +71,8 @@ void cut_small(Plan& plan, int32_t threads) {
   const Problem& p = plan.problem;
   // About 256 KiB of B per task, and no more than what keeps all threads busy.
   const int64_t fair = ceil_div(p.n, int64_t{4} * threads);
-  plan.nt = std::clamp<int64_t>(round_up(std::min<int64_t>(fair, (int64_t{1} << 16) / std::max<int64_t>(1, p.k)), 64), 64, kMaxTaskCols);
+  plan.nt = std::clamp<int64_t>(round_up(std::min<int64_t>(fair, (int64_t{1} << 16) / std::max<int64_t>(1, p.k)), 64),
+                                64, kMaxTaskCols);
   plan.num_col_tiles = ceil_div(p.n, plan.nt);
   plan.num_tile_tasks = plan.tasks_per_group = plan.num_col_tiles;
   plan.finishing = true;
@@ -129,7 +131,8 @@ void cut_tiles(Plan& plan, const GemmKernels<T>& kernels, int32_t threads) {
   plan.nt = round_up(ceil_div(plan.nc, plan.num_col_tiles), nr);
   plan.num_col_tiles = ceil_div(plan.nc, plan.nt);
 
-  // A row's elements lie along K: the kernel reads them in place, unless the rows fall on the same few sets of the cache.
+  // A row's elements lie along K: the kernel reads them in place, unless the rows fall on the same few sets of the
+  // cache.
   const int64_t row_bytes = p.a.row_stride * static_cast<int64_t>(sizeof(T));
   const bool own_type = p.a.dtype == (sizeof(T) == 8 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32);
   plan.rows_in_place = own_type && (p.a.col_stride == 1 || p.k == 1) && row_bytes % 1024 != 0;
@@ -171,7 +174,8 @@ Plan make_plan(const Problem& problem, const GemmKernels<T>& kernels, int32_t th
   fold_accumulate(p);
   orient(p, kernels);
   plan.method = choose_method(p, kernels);
-  const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(std::max<int64_t>(1, p.k)) *
+  const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) *
+                       static_cast<double>(std::max<int64_t>(1, p.k)) *
                        static_cast<double>(std::max<int64_t>(1, p.batch));
   // Waking a thread costs as much as about a million operations.
   plan.threads = static_cast<int32_t>(std::clamp(flops / (1 << 19), 1.0, static_cast<double>(threads)));
@@ -183,7 +187,8 @@ Plan make_plan(const Problem& problem, const GemmKernels<T>& kernels, int32_t th
   }
   cut_k(plan, kernels);
   place_sums<T>(plan);
-  if (p.batch > 1 && p.n * plan.kg <= kPerBatchElements && p.m * p.n <= 4 * kPerBatchElements) plan.method = Method::per_batch;
+  if (p.batch > 1 && p.n * plan.kg <= kPerBatchElements && p.m * p.n <= 4 * kPerBatchElements)
+    plan.method = Method::per_batch;
   cut_tiles(plan, kernels, plan.method == Method::per_batch ? 1 : plan.threads);
   lay_out(plan, kernels);
   return plan;

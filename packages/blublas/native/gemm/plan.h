@@ -2,12 +2,13 @@
 //
 //   for each batch, each chunk of columns (nc), each group of blocks of K (kg):     one stage after the other
 //     pack tasks:    B[kg, nc] -> panels of nr columns, shared by all threads
-//     tile tasks:    C[mt, nt], one task each: A[mt, kg] -> panels of mr rows, private to the thread (or used where it is);
-//                    for each block of K (kc), each panel of A (stays in L1), each panel of B (streams from L2): micro-kernel
+//     tile tasks:    C[mt, nt], one task each: A[mt, kg] -> panels of mr rows, private to the thread, or used in place;
+//                    for each block of K (kc), each panel of A (stays in L1), each panel of B (streams from L2):
+//                    micro-kernel
 //     reduce tasks:  column sums of the tiles, added from the first row of tiles to the last
 //
-// Blocks of K, and rows of C per tile, follow from the shape alone, so that the order of every sum does. How wide a task is depends on the number of
-// threads; no sum does.
+// Blocks of K, and rows of C per tile, follow from the shape alone, so that the order of every sum does. How wide a
+// task is depends on the number of threads; no sum does.
 #pragma once
 
 #include <cstddef>
@@ -28,15 +29,15 @@ enum class Method {
 struct Plan {
   Problem problem;  // perhaps transposed, with ACCUMULATE turned into beta where that is the same
   Method method = Method::tiles;
-  int64_t kc = 0, num_blocks = 1;                   // K
+  int64_t kc = 0, num_blocks = 1;  // K
   int64_t blocks_per_group = 1, kg = 0, num_groups = 1;
-  int64_t mt = 0, num_row_tiles = 1;                // M
-  int64_t nc = 0, num_chunks = 1;                   // N: chunks
-  int64_t nt = 0, num_col_tiles = 1;                // N: tasks within a chunk
-  bool rows_in_place = false;                       // A is used where it is
-  bool direct_c = true;                             // partial sums over K live in C
-  bool finishing = false;                           // the last block of K goes through finish()
-  bool shared_sums = false, private_sums = false;   // partial sums live in workspace: shared, or per thread
+  int64_t mt = 0, num_row_tiles = 1;               // M
+  int64_t nc = 0, num_chunks = 1;                  // N: chunks
+  int64_t nt = 0, num_col_tiles = 1;               // N: tasks within a chunk
+  bool rows_in_place = false;                      // A is used where it is
+  bool direct_c = true;                            // partial sums over K live in C
+  bool finishing = false;                          // the last block of K goes through finish()
+  bool shared_sums = false, private_sums = false;  // partial sums live in workspace: shared, or per thread
   int64_t panels_per_pack = 1, num_pack_tasks = 0, num_tile_tasks = 0, num_reduce_tasks = 0, tasks_per_group = 0;
   int32_t threads = 1;
 

@@ -9,7 +9,9 @@
 
 namespace blublas {
 
-inline int64_t dtype_bytes(int32_t dtype) noexcept { return dtype == BLUBLAS_FLOAT64 ? 8 : dtype == BLUBLAS_FLOAT32 ? 4 : 2; }
+inline int64_t dtype_bytes(int32_t dtype) noexcept {
+  return dtype == BLUBLAS_FLOAT64 ? 8 : dtype == BLUBLAS_FLOAT32 ? 4 : 2;
+}
 
 // One operand over the whole batch.
 struct Operand {
@@ -45,7 +47,8 @@ struct Problem {
 
 enum class Pointers { checked, ignored };
 
-// Checks everything and throws Error. With Pointers::ignored (for workspace questions) pointers and overlap are not looked at.
+// Checks everything and throws Error. With Pointers::ignored (for workspace questions) pointers and overlap are not
+// looked at.
 Problem check(const blublas_gemm_args& args, Pointers pointers);
 
 }  // namespace blublas

@@ -31,10 +31,12 @@ void micro_in_place(const MicroTile<T>& t) {
 }
 
 template <typename T>
-void pack(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t size, int64_t k, T* panels, int64_t width) {
+void pack(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t size, int64_t k, T* panels,
+          int64_t width) {
   for (int64_t first = 0; first < size; first += width)
     for (int64_t p = 0; p < k; ++p)
-      for (int64_t i = first; i < first + width; ++i) *panels++ = i < size ? load_element<T>(source, dtype, i * stride_i + p * stride_k) : T{0};
+      for (int64_t i = first; i < first + width; ++i)
+        *panels++ = i < size ? load_element<T>(source, dtype, i * stride_i + p * stride_k) : T{0};
 }
 
 template <typename T>
@@ -55,7 +57,8 @@ T gelu_erf(T x) {
 }
 template <typename T>
 T gelu_erf_gradient(T x) {
-  const T bell = std::isinf(x) ? T{0} : x * std::exp(static_cast<T>(-0.5) * x * x) * static_cast<T>(0.39894228040143267794);
+  const T bell =
+      std::isinf(x) ? T{0} : x * std::exp(static_cast<T>(-0.5) * x * x) * static_cast<T>(0.39894228040143267794);
   return static_cast<T>(0.5) * std::erfc(-x * static_cast<T>(0.70710678118654752440)) + bell;
 }
 
@@ -71,9 +74,13 @@ void finish(const FinishTile<T>& tile) {
       if (tile.epilogue & BLUBLAS_EPILOGUE_STORE_PREACTIVATION) store_element(tile.aux, tile.aux_dtype, aux_at, v);
       if (tile.epilogue & BLUBLAS_EPILOGUE_GELU_TANH) v = gelu_tanh(v);
       if (tile.epilogue & BLUBLAS_EPILOGUE_GELU_ERF) v = gelu_erf(v);
-      if (tile.epilogue & BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT) v *= gelu_tanh_gradient(load_element<T>(tile.aux, tile.aux_dtype, aux_at));
-      if (tile.epilogue & BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT) v *= gelu_erf_gradient(load_element<T>(tile.aux, tile.aux_dtype, aux_at));
-      if (tile.residual) v += load_element<T>(tile.residual, tile.residual_dtype, i * tile.residual_row_stride + j * tile.residual_col_stride);
+      if (tile.epilogue & BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT)
+        v *= gelu_tanh_gradient(load_element<T>(tile.aux, tile.aux_dtype, aux_at));
+      if (tile.epilogue & BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT)
+        v *= gelu_erf_gradient(load_element<T>(tile.aux, tile.aux_dtype, aux_at));
+      if (tile.residual)
+        v += load_element<T>(tile.residual, tile.residual_dtype,
+                             i * tile.residual_row_stride + j * tile.residual_col_stride);
       if (tile.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE) v += load_element<T>(tile.c, tile.c_dtype, at);
       store_element(tile.c, tile.c_dtype, at, v);
       if (tile.column_sum) tile.column_sum[j] += v;
@@ -81,7 +88,8 @@ void finish(const FinishTile<T>& tile) {
 }
 
 template <typename T>
-void row_sum(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t rows, int64_t k, T* sums, bool accumulate) {
+void row_sum(const char* source, int32_t dtype, int64_t stride_i, int64_t stride_k, int64_t rows, int64_t k, T* sums,
+             bool accumulate) {
   for (int64_t i = 0; i < rows; ++i) {
     T sum = 0;
     for (int64_t p = 0; p < k; ++p) sum += load_element<T>(source, dtype, i * stride_i + p * stride_k);
@@ -95,7 +103,8 @@ void small(const SmallProduct<T>& x, int64_t b_row_stride, int64_t b_col_stride)
     for (int64_t j = 0; j < x.cols; ++j) {
       T sum = 0;
       for (int64_t p = 0; p < x.k; ++p)
-        sum += load_element<T>(x.a, x.dtype, i * x.a_row_stride + p) * load_element<T>(x.b, x.dtype, p * b_row_stride + j * b_col_stride);
+        sum += load_element<T>(x.a, x.dtype, i * x.a_row_stride + p) *
+               load_element<T>(x.b, x.dtype, p * b_row_stride + j * b_col_stride);
       x.sum[i * x.sum_stride + j] = x.alpha * sum;
     }
 }
@@ -110,11 +119,13 @@ void small_axpy(const SmallProduct<T>& x) {
 
 template <typename T>
 constexpr GemmKernels<T> table(const char* name) {
-  return {name, kMr, kNr, 256, 64, 1, micro<T>, micro_in_place<T>, pack<T>, finish<T>, row_sum<T>, small_dot<T>, small_axpy<T>};
+  return {name,    kMr,       kNr,        256,          64,           1, micro<T>, micro_in_place<T>,
+          pack<T>, finish<T>, row_sum<T>, small_dot<T>, small_axpy<T>};
 }
 
 }  // namespace
 
-const KernelSet reference_kernels{"reference", 0, table<float>("gemm_f32_reference_4x8"), table<double>("gemm_f64_reference_4x8")};
+const KernelSet reference_kernels{"reference", 0, table<float>("gemm_f32_reference_4x8"),
+                                  table<double>("gemm_f64_reference_4x8")};
 
 }  // namespace blublas

@@ -1,8 +1,10 @@
 // Products with few rows (decode steps, single tokens): B is read once, where it is, at the speed of memory.
 // Include only in files compiled for the vector type.
 //
-//   dot:  B's columns lie along K. R rows of A against 4 columns of B at once: R x 4 vectors of partial sums along K, added up at the end.
-//   axpy: B's rows lie along N. R rows of A against a strip of columns: sums in registers, K in blocks whose sums are added.
+//   dot:  B's columns lie along K. R rows of A against 4 columns of B at once: R x 4 vectors of partial sums along K,
+//   added up at the end.
+//   axpy: B's rows lie along N. R rows of A against a strip of columns: sums in registers, K in blocks whose sums are
+//   added.
 #pragma once
 
 #include <algorithm>
@@ -52,8 +54,10 @@ void dot_tile(const SmallProduct<typename V::Element>& x, int64_t i, int64_t j) 
     }
   };
   int64_t p = 0;
-  for (; p + V::width <= x.k; p += V::width) step(p, [](const char* data, int64_t index) { return load_from<V, BFloat16>(data, index); });
-  if (const int64_t n = x.k - p; n > 0) step(p, [n](const char* data, int64_t index) { return load_from<V, BFloat16>(data, index, n); });
+  for (; p + V::width <= x.k; p += V::width)
+    step(p, [](const char* data, int64_t index) { return load_from<V, BFloat16>(data, index); });
+  if (const int64_t n = x.k - p; n > 0)
+    step(p, [n](const char* data, int64_t index) { return load_from<V, BFloat16>(data, index, n); });
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) x.sum[(i + r) * x.sum_stride + j + c] = x.alpha * sum[r][c].sum();
 }
@@ -61,10 +65,14 @@ void dot_tile(const SmallProduct<typename V::Element>& x, int64_t i, int64_t j) 
 template <typename V, bool BFloat16, int R>
 void dot_rows(const SmallProduct<typename V::Element>& x, int64_t i, int64_t j, int64_t cols) {
   switch (cols) {
-    case 4: return dot_tile<V, BFloat16, R, 4>(x, i, j);
-    case 3: return dot_tile<V, BFloat16, R, 3>(x, i, j);
-    case 2: return dot_tile<V, BFloat16, R, 2>(x, i, j);
-    default: return dot_tile<V, BFloat16, R, 1>(x, i, j);
+    case 4:
+      return dot_tile<V, BFloat16, R, 4>(x, i, j);
+    case 3:
+      return dot_tile<V, BFloat16, R, 3>(x, i, j);
+    case 2:
+      return dot_tile<V, BFloat16, R, 2>(x, i, j);
+    default:
+      return dot_tile<V, BFloat16, R, 1>(x, i, j);
   }
 }
 
@@ -75,12 +83,24 @@ void dot_all(const SmallProduct<typename V::Element>& x) {
     for (int64_t i = 0; i < x.rows; i += most) {
       const int64_t cols = std::min<int64_t>(4, x.cols - j), rows = std::min(most, x.rows - i);
       switch (rows) {
-        case 1: dot_rows<V, BFloat16, 1>(x, i, j, cols); break;
-        case 2: dot_rows<V, BFloat16, 2>(x, i, j, cols); break;
-        case 3: dot_rows<V, BFloat16, most < 3 ? 1 : 3>(x, i, j, cols); break;
-        case 4: dot_rows<V, BFloat16, most < 4 ? 1 : 4>(x, i, j, cols); break;
-        case 5: dot_rows<V, BFloat16, most < 5 ? 1 : 5>(x, i, j, cols); break;
-        default: dot_rows<V, BFloat16, most < 6 ? 1 : 6>(x, i, j, cols); break;
+        case 1:
+          dot_rows<V, BFloat16, 1>(x, i, j, cols);
+          break;
+        case 2:
+          dot_rows<V, BFloat16, 2>(x, i, j, cols);
+          break;
+        case 3:
+          dot_rows < V, BFloat16, most<3 ? 1 : 3>(x, i, j, cols);
+          break;
+        case 4:
+          dot_rows < V, BFloat16, most<4 ? 1 : 4>(x, i, j, cols);
+          break;
+        case 5:
+          dot_rows < V, BFloat16, most<5 ? 1 : 5>(x, i, j, cols);
+          break;
+        default:
+          dot_rows < V, BFloat16, most<6 ? 1 : 6>(x, i, j, cols);
+          break;
       }
     }
 }
@@ -110,10 +130,12 @@ void axpy_tile(const SmallProduct<typename V::Element>& x, int64_t i, int64_t j,
       V row[C];
 #pragma GCC unroll 8
       for (int c = 0; c < C - 1; ++c) row[c] = load_from<V, BFloat16>(x.b, at + c * V::width);
-      row[C - 1] = rest == V::width ? load_from<V, BFloat16>(x.b, at + (C - 1) * V::width) : load_from<V, BFloat16>(x.b, at + (C - 1) * V::width, rest);
+      row[C - 1] = rest == V::width ? load_from<V, BFloat16>(x.b, at + (C - 1) * V::width)
+                                    : load_from<V, BFloat16>(x.b, at + (C - 1) * V::width, rest);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const V element = V::all(load_element<T>(x.a, BFloat16 ? BLUBLAS_BFLOAT16 : BLUBLAS_FLOAT32, (i + r) * x.a_row_stride + p));
+        const V element =
+            V::all(load_element<T>(x.a, BFloat16 ? BLUBLAS_BFLOAT16 : BLUBLAS_FLOAT32, (i + r) * x.a_row_stride + p));
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) sum[r][c] = V::fma(element, row[c], sum[r][c]);
       }

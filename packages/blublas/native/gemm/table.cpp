@@ -1,5 +1,5 @@
-// The dispatch table: which kernels run where. The last set that the machine supports is the default; blocking sizes stand beside
-// each set's kernels, at the end of its file.
+// The dispatch table: which kernels run where. The last set that the machine supports is the default; blocking sizes
+// stand beside each set's kernels, at the end of its file.
 //
 //   set        float32 tile   float64 tile   file
 //   reference  4 x 8          4 x 8          reference.cpp    every machine
@@ -51,7 +51,9 @@ void choose_kernel_set(const char* name) {
   }
   for (const KernelSet* set : kSets) {
     if (wanted != set->name) continue;
-    if (!supported(*set)) throw Error(BLUBLAS_UNSUPPORTED, "[set_kernel] this processor cannot run kernel set \"" + wanted + "\"; use \"auto\"");
+    if (!supported(*set))
+      throw Error(BLUBLAS_UNSUPPORTED,
+                  "[set_kernel] this processor cannot run kernel set \"" + wanted + "\"; use \"auto\"");
     chosen().store(set, std::memory_order_release);
     return;
   }

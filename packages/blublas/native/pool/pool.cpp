@@ -6,9 +6,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <algorithm>
 #include <climits>
 #include <memory>
 #include <mutex>
@@ -169,7 +169,8 @@ class Pool {
   std::atomic<bool> stopping_{false};
 };
 
-// Never destroyed: workers may still sleep in it when the process ends. A forked child abandons its parent's pool, whose workers it does not have.
+// Never destroyed: workers may still sleep in it when the process ends. A forked child abandons its parent's pool,
+// whose workers it does not have.
 std::atomic<Pool*> the_pool{nullptr};
 std::atomic<int32_t> inherited_num_threads{0};
 std::once_flag fork_handler;
@@ -216,9 +217,12 @@ int32_t pool_num_threads() noexcept {
 
 void pool_set_num_threads(int32_t num_threads) {
   if (num_threads < 0 || num_threads > kMaxThreads)
-    fail_value("[set_num_threads] expected 1 to " + std::to_string(kMaxThreads) + " threads, or 0 for the default, got " +
-               std::to_string(num_threads));
-  if (in_task) fail_value("[set_num_threads] expected a call from outside parallel tasks: change the number of threads between parallel calls");
+    fail_value("[set_num_threads] expected 1 to " + std::to_string(kMaxThreads) +
+               " threads, or 0 for the default, got " + std::to_string(num_threads));
+  if (in_task)
+    fail_value(
+        "[set_num_threads] expected a call from outside parallel tasks: change the number of threads between parallel "
+        "calls");
   if (num_threads == 0) num_threads = std::min(kMaxThreads, physical_cores());
   pool().resize(num_threads);
 }

@@ -47,7 +47,9 @@ struct Float8 {
   friend Float8 operator/(Float8 x, Float8 y) { return {_mm256_div_ps(x.v, y.v)}; }
   static Float8 fma(Float8 x, Float8 y, Float8 z) { return {_mm256_fmadd_ps(x.v, y.v, z.v)}; }
   static Float8 fnma(Float8 x, Float8 y, Float8 z) { return {_mm256_fnmadd_ps(x.v, y.v, z.v)}; }
-  static Float8 clamp(Float8 x, float low, float high) { return {_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), x.v))}; }
+  static Float8 clamp(Float8 x, float low, float high) {
+    return {_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), x.v))};
+  }
   static Float8 round(Float8 x) { return {_mm256_round_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
   static Float8 abs(Float8 x) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0F), x.v)}; }
   // In two steps, each a normal power of two, for |n| <= 252.
@@ -67,7 +69,9 @@ struct Float8 {
 
  private:
   static __m256i mask(int64_t n) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask32 + 8 - n)); }
-  static __m256 power(__m256i n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23)); }
+  static __m256 power(__m256i n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+  }
   __m128i narrow() const {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -97,7 +101,9 @@ struct Double4 {
   friend Double4 operator/(Double4 x, Double4 y) { return {_mm256_div_pd(x.v, y.v)}; }
   static Double4 fma(Double4 x, Double4 y, Double4 z) { return {_mm256_fmadd_pd(x.v, y.v, z.v)}; }
   static Double4 fnma(Double4 x, Double4 y, Double4 z) { return {_mm256_fnmadd_pd(x.v, y.v, z.v)}; }
-  static Double4 clamp(Double4 x, double low, double high) { return {_mm256_min_pd(_mm256_set1_pd(high), _mm256_max_pd(_mm256_set1_pd(low), x.v))}; }
+  static Double4 clamp(Double4 x, double low, double high) {
+    return {_mm256_min_pd(_mm256_set1_pd(high), _mm256_max_pd(_mm256_set1_pd(low), x.v))};
+  }
   static Double4 round(Double4 x) { return {_mm256_round_pd(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
   static Double4 abs(Double4 x) { return {_mm256_andnot_pd(_mm256_set1_pd(-0.0), x.v)}; }
   static Double4 scale(Double4 x, Double4 n) {
@@ -116,7 +122,8 @@ struct Double4 {
  private:
   static __m256i mask(int64_t n) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask64 + 4 - n)); }
   static __m256d power(__m128i n) {
-    return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_add_epi64(_mm256_cvtepi32_epi64(n), _mm256_set1_epi64x(1023)), 52));
+    return _mm256_castsi256_pd(
+        _mm256_slli_epi64(_mm256_add_epi64(_mm256_cvtepi32_epi64(n), _mm256_set1_epi64x(1023)), 52));
   }
 };
 
