@@ -53,9 +53,6 @@ class TrainingStep:
         self._model = model
         self._optimizer = optimizer
         self._parameters = list(model.parameters())
-        for parameter in self._parameters:  # gradients outlive every program: they are no part of the arena
-            if parameter.grad is None:
-                parameter.grad = bt.zeros(parameter.shape, dtype=parameter.dtype)
         self._clip_norm = clip_norm if clip_norm > 0 else float("inf")
         self._learning_rate, self._loss_sum, self._count, self._loss, self._grad_norm = (
             bt.zeros((), dtype=bt.float32) for _ in range(5)
