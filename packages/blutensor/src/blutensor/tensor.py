@@ -285,7 +285,8 @@ class Tensor:
         Args:
             grad: Gradient of this tensor, same shape and dtype; may be omitted for one element.
             retain_graph: Keep the graph for another pass.
-            create_graph: Record the backward pass itself, for higher derivatives (implies retain_graph).
+            create_graph: Record the backward pass itself, for higher derivatives (implies retain_graph). A leaf and its
+                `.grad` then hold each other until `.grad = None`; `blutensor.grad` has no such cycle.
 
         Raises:
             ShapeError: No gradient is required, or `grad` does not fit.
@@ -321,8 +322,10 @@ class Tensor:
             _operators().copy_(self, source)
         return self
 
-    def add_(self, other: Tensor) -> Self:
+    def add_(self, other: Tensor | Scalar) -> Self:
         """Adds `other` (broadcast) in place."""
+        if not isinstance(other, Tensor):
+            other = _operators().full((), other, self.dtype)
         _operators().add_(self, other)
         return self
 
