@@ -1,7 +1,31 @@
-"""Matrix products with fused epilogues, and the thread pool that BluTrain's packages share."""
+"""Matrix products with fused epilogues, on NumPy arrays and anything that speaks DLPack, without copies."""
 
 from __future__ import annotations
 
-from blublas._threads import num_threads, set_num_threads
+from blublas._views import Array
+from blublas.errors import (
+    BlublasError,
+    InvalidTypeError,
+    InvalidValueError,
+    NativeError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from blublas.machine import Info, info, num_threads, set_kernel, set_num_threads
+from blublas.product import gemm
 
-__all__ = ["num_threads", "set_num_threads"]
+__all__ = [
+    "Array",
+    "BlublasError",
+    "Info",
+    "InvalidTypeError",
+    "InvalidValueError",
+    "NativeError",
+    "OutOfMemoryError",
+    "UnsupportedError",
+    "gemm",
+    "info",
+    "num_threads",
+    "set_kernel",
+    "set_num_threads",
+]

@@ -84,6 +84,7 @@ def _declare(name: str, result: object, *arguments: object) -> None:
     function.argtypes = arguments
 
 
+_declare("blublas_abi_version", c_uint32)
 _declare("blublas_last_error", c_char_p)
 _declare("blublas_gemm_workspace", c_int32, POINTER(GemmArgs), POINTER(c_size_t))
 _declare("blublas_gemm", c_int32, POINTER(GemmArgs))

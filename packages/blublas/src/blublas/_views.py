@@ -1,4 +1,4 @@
-"""Views of foreign arrays: address, dtype, shape and strides of NumPy arrays and of anything with ``__dlpack__`` on the CPU.
+"""Views of foreign arrays: address, dtype, shape, strides of NumPy arrays and of CPU arrays with ``__dlpack__``.
 
 Nothing is copied. A view keeps what it looks at alive.
 """
@@ -6,17 +6,18 @@ Nothing is copied. A view keeps what it looks at alive.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blublas import _native
+from blublas.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 
-__all__ = ["Array", "View", "view"]
+__all__ = ["DTYPE_NAMES", "Array", "View", "view"]
 
 
-@runtime_checkable
 class SupportsDLPack(Protocol):
     """An array that exports itself through DLPack."""
 
@@ -30,33 +31,57 @@ class SupportsDLPack(Protocol):
 
 
 #: What the functions of blublas take as arrays.
-Array = np.ndarray | SupportsDLPack
+Array = NDArray[Any] | SupportsDLPack
 
 DTYPE_NAMES = {_native.FLOAT32: "float32", _native.BFLOAT16: "bfloat16", _native.FLOAT64: "float64"}
-_DTYPES = {name: number for number, name in DTYPE_NAMES.items()}
-ITEM_BYTES = {_native.FLOAT32: 4, _native.BFLOAT16: 2, _native.FLOAT64: 8}
+_ITEM_BYTES = {_native.FLOAT32: 4, _native.BFLOAT16: 2, _native.FLOAT64: 8}
+# bfloat16 has no NumPy dtype of its own: it comes through DLPack alone.
+_NUMPY_DTYPES = {"float32": _native.FLOAT32, "float64": _native.FLOAT64}
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An array in memory; strides in elements."""
+    """An array in memory."""
 
+    #: What messages call it.
+    name: str
     address: int
     dtype: int
     shape: tuple[int, ...]
+    #: In elements.
     strides: tuple[int, ...]
     #: What has to live as long as the view.
     owner: object
 
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return _ITEM_BYTES[self.dtype]
+
     def transposed(self) -> View:
-        """The last two dimensions swapped."""
-        return View(
-            self.address,
-            self.dtype,
-            (*self.shape[:-2], self.shape[-1], self.shape[-2]),
-            (*self.strides[:-2], self.strides[-1], self.strides[-2]),
-            self.owner,
-        )
+        """The last two axes swapped."""
+        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
+        return replace(self, shape=shape, strides=(*self.strides[:-2], self.strides[-1], self.strides[-2]))
+
+    def broadcast(self, shape: tuple[int, ...]) -> View:
+        """The view in a larger shape: missing axes and those of size 1 are walked with stride 0.
+
+        Raises:
+            InvalidValueError: the shapes do not fit.
+        """
+        if self.shape == shape:
+            return self
+        missing = len(shape) - len(self.shape)
+        own = (1,) * missing + self.shape
+        if missing < 0 or any(size not in (1, wanted) for size, wanted in zip(own, shape, strict=True)):
+            raise InvalidValueError(f"[gemm] expected {self.name} that broadcasts to {shape}, got shape {self.shape}")
+        sizes = zip(own, (0,) * missing + self.strides, strict=True)
+        return replace(self, shape=shape, strides=tuple(0 if size == 1 else stride for size, stride in sizes))
+
+    def member(self, index: int) -> View:
+        """One entry along the first axis."""
+        address = self.address + index * self.strides[0] * self.item_bytes
+        return replace(self, address=address, shape=self.shape[1:], strides=self.strides[1:])
 
 
 class _DLTensor(ctypes.Structure):
@@ -74,8 +99,8 @@ class _DLTensor(ctypes.Structure):
     )
 
 
-# DLPack's (type code, bits): 2 is IEEE floating point, 4 is bfloat.
-_DLPACK_DTYPES = {(2, 32): _native.FLOAT32, (2, 64): _native.FLOAT64, (4, 16): _native.BFLOAT16}
+# DLPack's (type code, bits, lanes): 2 is IEEE floating point, 4 is bfloat.
+_DLPACK_DTYPES = {(2, 32, 1): _native.FLOAT32, (2, 64, 1): _native.FLOAT64, (4, 16, 1): _native.BFLOAT16}
 # kDLCPU, kDLCUDAHost: memory that the CPU reads.
 _DLPACK_HOST = (1, 3)
 
@@ -89,55 +114,62 @@ def view(array: Array, name: str, *, written: bool = False) -> View:
     """Look at an array.
 
     Args:
-        array: NumPy array, or CPU array with ``__dlpack__``; float32, float64 or bfloat16.
+        array: NumPy array (float32, float64), or CPU array with ``__dlpack__`` (these and bfloat16).
         name: what messages call it.
         written: whether it will be written.
 
     Raises:
-        TypeError: no array, or another dtype.
-        ValueError: a read-only array that is to be written, or one whose elements are not aligned.
-        NotImplementedError: an array on another device.
+        InvalidTypeError: no array, one that does not export its memory, or another dtype.
+        InvalidValueError: a read-only array that is to be written, or one whose elements are not aligned.
+        UnsupportedError: an array on another device.
     """
     if isinstance(array, np.ndarray):
         return _view_numpy(array, name, written)
-    if isinstance(array, SupportsDLPack):
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _view_dlpack(array, name)
-    raise TypeError(
-        f"[blublas] expected {name} as a NumPy array or an array with __dlpack__, got {type(array).__name__}; "
+    raise InvalidTypeError(
+        f"[gemm] expected {name} as a NumPy array or an array with __dlpack__, got {type(array).__name__}; "
         "convert it with numpy.asarray"
     )
 
 
-def _view_numpy(array: np.ndarray, name: str, written: bool) -> View:
-    dtype = _DTYPES.get(array.dtype.name)
+def _view_numpy(array: NDArray[Any], name: str, written: bool) -> View:
+    dtype = _NUMPY_DTYPES.get(array.dtype.name)
     if dtype is None or not array.dtype.isnative:
         raise _wrong_dtype(name, array.dtype.name if array.dtype.isnative else array.dtype.str)
     if written and not array.flags.writeable:
-        raise ValueError(f"[blublas] expected {name} to be writeable, got a read-only array; pass a copy")
+        raise InvalidValueError(f"[gemm] expected {name} to be writeable, got a read-only array; pass a copy")
     item = array.itemsize
     if array.size and (not array.flags.aligned or any(stride % item for stride in array.strides)):
-        raise ValueError(
-            f"[blublas] expected {name} with aligned elements, got strides {array.strides} bytes for {item}-byte elements; "
-            "pass a copy"
+        raise InvalidValueError(
+            f"[gemm] expected {name} with aligned elements, got strides of {array.strides} bytes for {item}-byte "
+            "elements; pass a copy"
         )
-    return View(array.ctypes.data, dtype, array.shape, tuple(stride // item for stride in array.strides), array)
+    return View(name, array.ctypes.data, dtype, array.shape, tuple(stride // item for stride in array.strides), array)
 
 
 def _view_dlpack(array: SupportsDLPack, name: str) -> View:
     device_type, device_index = array.__dlpack_device__()
     if int(device_type) not in _DLPACK_HOST:
-        raise NotImplementedError(
-            f"[blublas] expected {name} in host memory, got DLPack device ({int(device_type)}, {device_index}); "
+        raise UnsupportedError(
+            f"[gemm] expected {name} in host memory, got DLPack device ({int(device_type)}, {device_index}); "
             "move it to the CPU"
         )
-    capsule = array.__dlpack__()
-    tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
-    dtype = _DLPACK_DTYPES.get((tensor.type_code, tensor.type_bits)) if tensor.type_lanes == 1 else None
+    try:
+        # Never consumed: the capsule stays its exporter's and gives the memory back when the view goes.
+        capsule = array.__dlpack__()
+        tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise InvalidTypeError(
+            f"[gemm] expected {name} to export its memory, got from {type(array).__name__}: {error}"
+        ) from error
+    kind = (tensor.type_code, tensor.type_bits, tensor.type_lanes)
+    dtype = _DLPACK_DTYPES.get(kind)
     if dtype is None:
-        raise _wrong_dtype(name, f"DLPack type ({tensor.type_code}, {tensor.type_bits}, {tensor.type_lanes})")
-    shape = tuple(tensor.shape[: tensor.ndim])
-    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _row_major(shape)
-    return View((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, capsule)
+        raise _wrong_dtype(name, f"DLPack type {kind}")
+    shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else _row_major(shape)
+    return View(name, (tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, capsule)
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -147,5 +179,5 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))[: len(shape)]
 
 
-def _wrong_dtype(name: str, dtype: str) -> TypeError:
-    return TypeError(f"[blublas] expected {name} as float32, float64 or bfloat16, got {dtype}; convert it first")
+def _wrong_dtype(name: str, dtype: str) -> InvalidTypeError:
+    return InvalidTypeError(f"[gemm] expected {name} as float32, float64 or bfloat16, got {dtype}; convert it first")

@@ -1,30 +1,54 @@
-"""Statuses of the native library as exceptions."""
+"""The errors of blublas, each also one of Python's own kinds, and the way from a native status to one of them."""
 
 from __future__ import annotations
 
 from blublas import _native
 
-__all__ = ["check"]
+__all__ = [
+    "BlublasError",
+    "InvalidTypeError",
+    "InvalidValueError",
+    "NativeError",
+    "OutOfMemoryError",
+    "UnsupportedError",
+    "check",
+]
 
-_EXCEPTIONS: dict[int, type[Exception]] = {
-    1: ValueError,
-    2: TypeError,
-    3: MemoryError,
-    4: NotImplementedError,
-    5: RuntimeError,
+
+class BlublasError(Exception):
+    """Base of all that blublas raises. The text reads ``[operation] expected ..., got ...``."""
+
+
+class InvalidValueError(BlublasError, ValueError):
+    """A shape, stride, size, name or overlap that the call cannot take."""
+
+
+class InvalidTypeError(BlublasError, TypeError):
+    """A dtype, a combination of dtypes, or a kind of object that the call cannot take."""
+
+
+class OutOfMemoryError(BlublasError, MemoryError):
+    """No host memory."""
+
+
+class UnsupportedError(BlublasError, NotImplementedError):
+    """This build or machine has no such device or kernel."""
+
+
+class NativeError(BlublasError, RuntimeError):
+    """The native library failed, and not by the caller's fault."""
+
+
+_ERRORS: dict[int, type[BlublasError]] = {
+    1: InvalidValueError,
+    2: InvalidTypeError,
+    3: OutOfMemoryError,
+    4: UnsupportedError,
 }
 
 
 def check(status: int) -> None:
-    """Raise what a status of the native library stands for; 0 passes.
-
-    Raises:
-        ValueError: a size, stride, flag or overlap that the call cannot accept.
-        TypeError: a dtype or a combination of dtypes that the call does not take.
-        MemoryError: no host memory.
-        NotImplementedError: this build or machine has no such device or kernel.
-        RuntimeError: anything else.
-    """
+    """Raise what a status of the native library stands for; 0 passes."""
     if status != 0:
-        message: bytes = _native.library.blublas_last_error()
-        raise _EXCEPTIONS.get(status, RuntimeError)(message.decode(errors="replace"))
+        text: bytes = _native.library.blublas_last_error()
+        raise _ERRORS.get(status, NativeError)(text.decode(errors="replace"))

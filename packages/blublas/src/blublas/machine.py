@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 from blublas import _native
-from blublas.errors import check
+from blublas.errors import InvalidTypeError, InvalidValueError, check
 
 __all__ = ["Info", "info", "num_threads", "set_kernel", "set_num_threads"]
 
@@ -16,7 +17,7 @@ class Info:
 
     #: (major, minor) of the native interface.
     abi: tuple[int, int]
-    #: Instruction sets of this machine that blublas has kernels or plans for: avx2, avx512, avx512_bf16.
+    #: Instruction sets that machine, system and build have: avx2, avx512, avx512_bf16.
     cpu_features: tuple[str, ...]
     #: dtype -> name of the micro-kernel in use.
     kernels: dict[str, str]
@@ -51,18 +52,30 @@ def set_num_threads(number: int) -> None:
     """Set the number of threads of the process's pool; 0 restores the default. Results do not depend on it.
 
     Raises:
-        ValueError: a negative number, or one above the limit that :func:`info` tells.
+        InvalidValueError: a negative number, one above the limit that :func:`info` tells, or a call from a task.
+        InvalidTypeError: no integer.
     """
-    check(_native.library.blublas_set_num_threads(number))
+    limit: int = _native.library.blublas_max_threads()
+    try:
+        count = operator.index(number)
+    except TypeError:
+        raise InvalidTypeError(f"[set_num_threads] expected an integer, got {type(number).__name__}") from None
+    # Here, because ctypes would cut a larger number to 32 bits.
+    if not 0 <= count <= limit:
+        raise InvalidValueError(f"[set_num_threads] expected 1 to {limit} threads, or 0 for the default, got {count}")
+    check(_native.library.blublas_set_num_threads(count))
 
 
 def set_kernel(name: str) -> None:
     """Choose the set of kernels: ``reference``, ``avx2``, ``avx512``, or ``auto`` for the best that the machine has.
 
-    For tests and measurements; results of different sets differ by rounding.
+    For tests and measurements; results of different sets differ by rounding. Not while a product runs.
 
     Raises:
-        ValueError: another name.
-        NotImplementedError: this machine or build has no such set.
+        InvalidValueError: another name.
+        InvalidTypeError: no string.
+        UnsupportedError: this machine or build has no such set.
     """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"[set_kernel] expected a string, got {type(name).__name__}")
     check(_native.library.blublas_set_kernel(name.encode()))

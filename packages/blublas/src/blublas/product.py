@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from typing import Literal, TypeVar, overload
+import operator
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blublas import _native
-from blublas._batch import batch_shape, batch_stride, matrix, pointers
+from blublas._batch import batch_shape
+from blublas._call import Product
 from blublas._views import DTYPE_NAMES, Array, View, view
-from blublas.errors import check
+from blublas.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["Activation", "gemm"]
+__all__ = ["Activation", "Approximate", "gemm"]
 
-Activation = Literal["gelu_tanh", "gelu_erf", "gelu_tanh_gradient", "gelu_erf_gradient"]
+Activation = Literal["gelu_tanh", "gelu_erf"]
+Approximate = Literal["tanh", "none"]
 
 _Out = TypeVar("_Out", bound=Array)
 
-_ACTIVATIONS: dict[str, int] = {
-    "gelu_tanh": _native.EPILOGUE_GELU_TANH,
-    "gelu_erf": _native.EPILOGUE_GELU_ERF,
-    "gelu_tanh_gradient": _native.EPILOGUE_GELU_TANH_GRADIENT,
-    "gelu_erf_gradient": _native.EPILOGUE_GELU_ERF_GRADIENT,
-}
-_ALIGNMENT = 64
-
-
-class _Workspace(threading.local):
-    """A buffer per thread that grows to what was needed most."""
-
-    def __init__(self) -> None:
-        self.buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    def at_least(self, num_bytes: int) -> int:
-        """Address of that many bytes, aligned."""
-        if self.buffer.nbytes < num_bytes + _ALIGNMENT:
-            self.buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-        return -(-self.buffer.ctypes.data // _ALIGNMENT) * _ALIGNMENT
-
-
-_workspace = _Workspace()
+_ACTIVATIONS = {"gelu_tanh": _native.EPILOGUE_GELU_TANH, "gelu_erf": _native.EPILOGUE_GELU_ERF}
+_GRADIENTS = {"tanh": _native.EPILOGUE_GELU_TANH_GRADIENT, "none": _native.EPILOGUE_GELU_ERF_GRADIENT}
 
 
 @overload
@@ -58,6 +38,8 @@ def gemm(
     bias: Array | None = ...,
     activation: Activation | None = ...,
     preactivation: Array | None = ...,
+    gelu_gradient_of: Array | None = ...,
+    approximate: Approximate = ...,
     residual: Array | None = ...,
     accumulate: bool = ...,
     column_sum: Array | None = ...,
@@ -65,7 +47,7 @@ def gemm(
     row_sum_a: Array | None = ...,
     row_sum_a_accumulate: bool = ...,
     num_threads: int = ...,
-) -> np.ndarray: ...
+) -> NDArray[Any]: ...
 @overload
 def gemm(
     a: Array,
@@ -79,6 +61,8 @@ def gemm(
     bias: Array | None = ...,
     activation: Activation | None = ...,
     preactivation: Array | None = ...,
+    gelu_gradient_of: Array | None = ...,
+    approximate: Approximate = ...,
     residual: Array | None = ...,
     accumulate: bool = ...,
     column_sum: Array | None = ...,
@@ -99,6 +83,8 @@ def gemm(
     bias: Array | None = None,
     activation: Activation | None = None,
     preactivation: Array | None = None,
+    gelu_gradient_of: Array | None = None,
+    approximate: Approximate = "tanh",
     residual: Array | None = None,
     accumulate: bool = False,
     column_sum: Array | None = None,
@@ -107,39 +93,46 @@ def gemm(
     row_sum_a_accumulate: bool = False,
     num_threads: int = 0,
 ) -> Array:
-    """Matrix product with fused epilogues: ``out = f(alpha a @ b + beta out)``.
+    """Matrix product with fused epilogues.
 
     In this order, in float32 (float64 for float64 operands)::
 
-        v  = alpha * a @ b + beta * out     # out is not read when beta is 0
+        v  = alpha * a @ b
+        v += beta * out                     # out is not read when beta is 0
         v += bias
-        preactivation = v                   # when given, unless the activation is a gradient
-        v  = gelu(v), or v *= gelu'(preactivation)
+        preactivation = v
+        v  = gelu(v)                        # activation
+        v *= gelu'(gelu_gradient_of)
         v += residual
         v += out                            # accumulate
         out = v
         column_sum (+)= v.sum(-2); row_sum_a (+)= a.sum(-1)
 
-    Arrays are NumPy arrays, or CPU arrays with ``__dlpack__`` (PyTorch, JAX); nothing is copied, any strides are fine for
-    what is read, and what is written must not overlap itself. The result has the same bits for any number of threads.
+    Arrays are NumPy arrays, or CPU arrays with ``__dlpack__`` (PyTorch, JAX, blutensor). Nothing is copied. What is
+    read may have any strides; what is written must not overlap itself or anything read, except that ``residual`` and
+    ``gelu_gradient_of`` may be ``out``. The result has the same bits for any number of threads.
 
     Args:
         a: [..., M, K] (with ``transpose_a`` [..., K, M]); float32, float64 or bfloat16.
-        b: [..., K, N] (with ``transpose_b`` [..., N, K]), of a's dtype. Leading dimensions broadcast with a's.
-        out: [..., M, N], of a's dtype or, for bfloat16 operands, float32. A new NumPy array when None: of a's dtype, float32
-            for bfloat16.
+        b: [..., K, N] (with ``transpose_b`` [..., N, K]), of a's dtype. Leading axes broadcast with a's.
+        out: [..., M, N], of a's dtype, or float32 for bfloat16 operands. None makes a NumPy array of a's dtype, of
+            float32 for bfloat16.
         alpha: factor of the product.
         beta: factor of what ``out`` held.
-        transpose_a: swap the last two dimensions of a.
-        transpose_b: swap the last two dimensions of b.
-        bias: [N]; like the next two of the accumulation dtype or out's.
-        activation: ``gelu_tanh`` or ``gelu_erf``, or the factor ``gelu_tanh_gradient`` or ``gelu_erf_gradient``.
-        preactivation: [..., M, N]; stored, or read by the gradients.
-        residual: [..., M, N], added after the activation; may be ``out``. Broadcasts.
+        transpose_a: swap the last two axes of a.
+        transpose_b: swap the last two axes of b.
+        bias: [..., N], contiguous along N, broadcasts. It, preactivation, gelu_gradient_of and residual are of float32
+            (float64 for float64 operands) or of out's dtype.
+        activation: ``gelu_tanh`` or ``gelu_erf``.
+        preactivation: [..., M, N], where the value before the activation is stored.
+        gelu_gradient_of: [..., M, N], broadcasts: pre-activation whose GELU derivative the result is multiplied with.
+        approximate: which GELU's derivative that is: ``tanh`` or ``none`` (erf), as PyTorch names them.
+        residual: broadcasts to [..., M, N]; added after the activation.
         accumulate: add to what ``out`` held, after everything else.
-        column_sum: [..., N], of the accumulation dtype; sums of the result's columns.
+        column_sum: [..., N], contiguous along N, float32 (float64 for float64 operands): where the sums of the result's
+            columns are stored, taken before the result is rounded to out's dtype.
         column_sum_accumulate: add to what ``column_sum`` held.
-        row_sum_a: [..., M], of the accumulation dtype; sums of a's rows.
+        row_sum_a: [..., M], likewise: sums of a's rows (of the operand after ``transpose_a``, without alpha).
         row_sum_a_accumulate: add to what ``row_sum_a`` held.
         num_threads: at most this many of the pool's threads; 0 is all of them.
 
@@ -147,139 +140,120 @@ def gemm(
         ``out``, or the new array.
 
     Raises:
-        ValueError: shapes, strides, overlaps or options that do not fit.
-        TypeError: dtypes that do not fit, or no arrays.
-        NotImplementedError: an array on another device.
+        InvalidValueError: shapes, strides, overlaps or options that do not fit.
+        InvalidTypeError: dtypes that do not fit, or no arrays.
+        UnsupportedError: an array on another device.
     """
-    view_a, view_b = (_operand(x, name, flip) for x, name, flip in ((a, "a", transpose_a), (b, "b", transpose_b)))
-    batch = batch_shape(a=view_a, b=view_b)
-    shape = (*batch, view_a.shape[-2], view_b.shape[-1])
+    view_a, view_b = _operand(a, "a", transpose_a), _operand(b, "b", transpose_b)
+    batch = batch_shape(view_a, view_b)
+    rows, cols = view_a.shape[-2], view_b.shape[-1]
+    shape = (*batch, rows, cols)
+    if view_a.shape[-1] != view_b.shape[-2]:
+        raise InvalidValueError(
+            f"[gemm] expected a [..., M, K] and b [..., K, N] with one K, got {view_a.shape} and {view_b.shape} (after "
+            "transpose_a and transpose_b)"
+        )
     if out is None:
         if beta != 0 or accumulate:
-            raise ValueError("[gemm] expected out with beta or accumulate, got None; pass the array to add to")
+            raise InvalidValueError("[gemm] expected out with beta or accumulate, got None; pass the array to add to")
         out = np.empty(shape, np.float64 if view_a.dtype == _native.FLOAT64 else np.float32)
-    view_c = _operand(out, "out", False, written=True)
-    _expect_shape("out", view_c, shape)
+    view_c = _written(out, "out", shape)
 
-    args = _native.GemmArgs(struct_size=ctypes.sizeof(_native.GemmArgs), num_threads=num_threads)
-    args.batch = int(np.prod(batch, dtype=np.int64))
-    args.alpha, args.beta = alpha, beta
-    for name, operand in (("a", view_a), ("b", view_b), ("c", view_c)):
-        stride = batch_stride(operand, batch)
-        setattr(args, name, matrix(operand, stride or 0))
-        if stride is None:
-            setattr(args, f"{name}_array", pointers(operand, batch))
+    epilogue = _native.EPILOGUE_ACCUMULATE if accumulate else 0
+    view_bias = None if bias is None else _vector(view(bias, "bias"), (*batch, cols))
+    if view_bias is not None:
+        epilogue |= _native.EPILOGUE_BIAS
+    if activation is not None:
+        epilogue |= _choice("activation", activation, _ACTIVATIONS)
+    aux = None
+    if preactivation is not None:
+        if gelu_gradient_of is not None:
+            raise InvalidValueError("[gemm] expected preactivation or gelu_gradient_of, got both; leave one out")
+        aux = _written(preactivation, "preactivation", shape)
+        epilogue |= _native.EPILOGUE_STORE_PREACTIVATION
+    elif gelu_gradient_of is not None:
+        aux = view(gelu_gradient_of, "gelu_gradient_of").broadcast(shape)
+        epilogue |= _choice("approximate", approximate, _GRADIENTS)
+    view_residual = None if residual is None else view(residual, "residual").broadcast(shape)
+    if view_residual is not None:
+        epilogue |= _native.EPILOGUE_RESIDUAL
+    sum_dtype = _native.FLOAT64 if view_a.dtype == _native.FLOAT64 else _native.FLOAT32
+    view_column_sum = _sum("column_sum", column_sum, (*batch, cols), sum_dtype, column_sum_accumulate)
+    if view_column_sum is not None:
+        epilogue |= _native.EPILOGUE_COLUMN_SUM
+        epilogue |= _native.EPILOGUE_COLUMN_SUM_ACCUMULATE if column_sum_accumulate else 0
+    view_row_sum_a = _sum("row_sum_a", row_sum_a, (*batch, rows), sum_dtype, row_sum_a_accumulate)
+    if view_row_sum_a is not None:
+        epilogue |= _native.EPILOGUE_ROW_SUM_A
+        epilogue |= _native.EPILOGUE_ROW_SUM_A_ACCUMULATE if row_sum_a_accumulate else 0
 
-    keep = [
-        _set_bias(args, bias),
-        _set_preactivation(args, activation, preactivation, shape),
-        _set_residual(args, residual, shape),
-        _set_sum(args, "column_sum", column_sum, (*batch, shape[-1]), column_sum_accumulate),
-        _set_sum(args, "row_sum_a", row_sum_a, (*batch, shape[-2]), row_sum_a_accumulate),
-    ]
-    if accumulate:
-        args.epilogue |= _native.EPILOGUE_ACCUMULATE
-
-    num_bytes = ctypes.c_size_t()
-    check(_native.library.blublas_gemm_workspace(args, num_bytes))
-    args.workspace = _workspace.at_least(num_bytes.value)
-    args.workspace_bytes = num_bytes.value
-    check(_native.library.blublas_gemm(args))
-    del keep  # alive until here
+    Product(
+        a=view_a.broadcast((*batch, *view_a.shape[-2:])),
+        b=view_b.broadcast((*batch, *view_b.shape[-2:])),
+        c=view_c,
+        epilogue=epilogue,
+        alpha=alpha,
+        beta=beta,
+        num_threads=_thread_limit(num_threads),
+        bias=view_bias,
+        aux=aux,
+        residual=view_residual,
+        column_sum=view_column_sum,
+        row_sum_a=view_row_sum_a,
+    ).run()
     return out
 
 
-def _operand(array: Array, name: str, flip: bool, *, written: bool = False) -> View:
-    seen = view(array, name, written=written)
+def _operand(array: Array, name: str, transpose: bool) -> View:
+    seen = view(array, name)
     if len(seen.shape) < 2:
-        raise ValueError(f"[gemm] expected {name} with two or more dimensions, got shape {seen.shape}; add one of size 1")
-    return seen.transposed() if flip else seen
-
-
-def _expect_shape(name: str, seen: View, shape: tuple[int, ...]) -> None:
-    if seen.shape != shape:
-        raise ValueError(f"[gemm] expected {name} of shape {shape}, got {seen.shape}")
-
-
-def _single_stride(name: str, seen: View, batch: tuple[int, ...], core: int = 2) -> int:
-    stride = batch_stride(seen, batch, core)
-    if stride is None:
-        raise ValueError(
-            f"[gemm] expected {name} with one stride over the whole batch {batch}, got strides {seen.strides}; "
-            "make it contiguous"
+        raise InvalidValueError(
+            f"[gemm] expected {name} with two or more axes, got shape {seen.shape}; add one of size 1"
         )
-    return stride
+    return seen.transposed() if transpose else seen
 
 
-def _set_bias(args: _native.GemmArgs, bias: Array | None) -> View | None:
-    if bias is None:
-        return None
-    seen = view(bias, "bias")
-    _expect_shape("bias", seen, (args.b.cols,))
-    if seen.shape[0] > 1 and seen.strides != (1,):
-        raise ValueError(f"[gemm] expected a contiguous bias, got stride {seen.strides[0]}; pass a copy")
-    args.epilogue |= _native.EPILOGUE_BIAS
-    args.bias, args.bias_dtype = seen.address, seen.dtype
+def _written(array: Array, name: str, shape: tuple[int, ...]) -> View:
+    seen = view(array, name, written=True)
+    if seen.shape != shape:
+        raise InvalidValueError(f"[gemm] expected {name} of shape {shape}, got {seen.shape}")
     return seen
 
 
-def _set_preactivation(
-    args: _native.GemmArgs, activation: str | None, preactivation: Array | None, shape: tuple[int, ...]
-) -> View | None:
-    if activation is not None:
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"[gemm] expected an activation of {', '.join(_ACTIVATIONS)} or None, got {activation!r}")
-        args.epilogue |= _ACTIVATIONS[activation]
-    gradient = activation is not None and activation.endswith("_gradient")
-    if preactivation is None:
-        if gradient:
-            raise ValueError(f"[gemm] expected preactivation with {activation}, got None; pass the forward pass's")
-        return None
-    if not gradient:
-        args.epilogue |= _native.EPILOGUE_STORE_PREACTIVATION
-    seen = view(preactivation, "preactivation", written=not gradient)
-    _expect_shape("preactivation", seen, shape)
-    args.aux = matrix(seen, _single_stride("preactivation", seen, shape[:-2]))
-    return seen
+def _vector(seen: View, shape: tuple[int, ...]) -> View:
+    """A vector per member of the batch, which the native library wants contiguous."""
+    if seen.shape[-1:] != shape[-1:] or (shape[-1] > 1 and seen.strides[-1] != 1):
+        raise InvalidValueError(
+            f"[gemm] expected {seen.name} [..., {shape[-1]}] with a contiguous last axis, got shape {seen.shape} with "
+            f"strides {seen.strides}; pass a copy"
+        )
+    return seen.broadcast(shape)
 
 
-def _set_residual(args: _native.GemmArgs, residual: Array | None, shape: tuple[int, ...]) -> View | None:
-    if residual is None:
-        return None
-    seen = view(residual, "residual")
-    try:
-        fits = np.broadcast_shapes(seen.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"[gemm] expected residual that broadcasts to {shape}, got {seen.shape}")
-    # Missing dimensions and those of size 1 are walked with stride 0.
-    missing = len(shape) - len(seen.shape)
-    own = zip((1,) * missing + seen.shape, (0,) * missing + seen.strides, strict=True)
-    seen = View(seen.address, seen.dtype, shape, tuple(0 if size == 1 else stride for size, stride in own), seen.owner)
-    args.epilogue |= _native.EPILOGUE_RESIDUAL
-    args.residual = matrix(seen, _single_stride("residual", seen, shape[:-2]))
-    return seen
-
-
-def _set_sum(
-    args: _native.GemmArgs, name: str, vector: Array | None, shape: tuple[int, ...], accumulate: bool
-) -> View | None:
-    if vector is None:
+def _sum(name: str, array: Array | None, shape: tuple[int, ...], dtype: int, accumulate: bool) -> View | None:
+    if array is None:
         if accumulate:
-            raise ValueError(f"[gemm] expected {name} with {name}_accumulate, got None")
+            raise InvalidValueError(
+                f"[gemm] expected {name} with {name}_accumulate, got None; pass the array to add to"
+            )
         return None
-    seen = view(vector, name, written=True)
-    _expect_shape(name, seen, shape)
-    if seen.shape[-1] > 1 and seen.strides[-1] != 1:
-        raise ValueError(f"[gemm] expected {name} with contiguous vectors, got stride {seen.strides[-1]}")
-    expected = _native.FLOAT64 if args.a.dtype == _native.FLOAT64 else _native.FLOAT32
-    if seen.dtype != expected:
-        raise TypeError(f"[gemm] expected {name} as {DTYPE_NAMES[expected]}, got {DTYPE_NAMES[seen.dtype]}")
-    flag: int = getattr(_native, f"EPILOGUE_{name.upper()}")
-    if accumulate:
-        flag |= getattr(_native, f"EPILOGUE_{name.upper()}_ACCUMULATE")
-    args.epilogue |= flag
-    setattr(args, name, seen.address)
-    setattr(args, f"{name}_batch_stride", _single_stride(name, seen, shape[:-1], core=1))
+    seen = _vector(_written(array, name, shape), shape)
+    if seen.dtype != dtype:
+        raise InvalidTypeError(f"[gemm] expected {name} as {DTYPE_NAMES[dtype]}, got {DTYPE_NAMES[seen.dtype]}")
     return seen
+
+
+def _choice(name: str, value: str, flags: dict[str, int]) -> int:
+    if value not in flags:
+        raise InvalidValueError(f"[gemm] expected {name} of {', '.join(map(repr, flags))}, got {value!r}")
+    return flags[value]
+
+
+def _thread_limit(number: int) -> int:
+    try:
+        limit = operator.index(number)
+    except TypeError:
+        raise InvalidTypeError(f"[gemm] expected num_threads as an integer, got {type(number).__name__}") from None
+    if limit < 0:
+        raise InvalidValueError(f"[gemm] expected num_threads of 0 or more, got {limit}")
+    return min(limit, 2**31 - 1)
