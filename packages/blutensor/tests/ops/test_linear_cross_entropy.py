@@ -24,18 +24,20 @@ import blutensor as bt
 from blutensor.gradcheck import gradcheck
 from blutensor.nn import functional as F
 
-# (N, C, V): small ones take GEMMs of whole chunks; from 16 blocks of 1024 columns on, blocks on one thread each; the
-# last ones have several chunks of rows.
+# (N, C, V): small ones take GEMMs of whole chunks; from 16 blocks of 512 classes on, blocks on one thread each; the last
+# one has several chunks of tokens.
 SIZES = [
     (1, 1, 1),
     (3, 2, 5),
     (5, 17, 33),
     (37, 96, 211),
-    (64, 31, 1023),
-    (16, 8, 2049),
-    (7, 12, 15361),
-    (66, 9, 16385),
-    (200, 5, 70001),
+    (64, 31, 511),
+    (65, 16, 513),
+    (300, 8, 1025),
+    (7, 12, 7680),
+    (66, 9, 7681),
+    (256, 5, 8193),
+    (200, 3, 200003),
 ]
 
 

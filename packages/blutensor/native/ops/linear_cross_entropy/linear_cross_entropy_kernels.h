@@ -1,21 +1,23 @@
-// Kernels of linear_cross_entropy: over one row of a block of logits.
+// Kernels of linear_cross_entropy: over a block of logits that stays in cache.
 #pragma once
 
 #include <cstdint>
 
 namespace blutensor {
 
-// Largest logit of a row's block, and the sum of exp(logit - max). A block of -inf alone: max -inf, sum 0.
+// Logits of `classes` classes (rows) for `cols` tokens (columns), `stride` elements from class to class.
 template <class T>
-struct ExpSum {
-  T max, sum;
+struct LogitBlock {
+  T* x;
+  int64_t stride, classes, cols;
 };
 
 struct LinearCrossEntropyKernels {
-  // Replaces n logits by exp(logit - max).
-  ExpSum<float> (*exponentiate_f32)(float* logits, int64_t n);
-  void (*scale_f32)(float* x, int64_t n, float factor);
-  // target = source * factor, or target += source * factor. factor 1 copies.
+  // Per token: the largest logit and the sum of exp(logit - max); replaces logits by exp(logit - max). Where all are -inf: max -inf, sum 0.
+  void (*exponentiate_f32)(const LogitBlock<float>& block, float* max, float* sum);
+  // Multiplies by factor[token]; what has factor 0 becomes 0, NaN too.
+  void (*scale_f32)(const LogitBlock<float>& block, const float* factor);
+  // target = source * factor, or target += source * factor.
   void (*store_scaled_f32)(float* target, const float* source, int64_t n, float factor, bool accumulate);
 };
 

@@ -9,22 +9,30 @@
 namespace blutensor {
 
 template <class T>
-ExpSum<T> exponentiate_reference(T* logits, int64_t n) {
-  T max = -std::numeric_limits<T>::infinity();
-  for (int64_t j = 0; j < n; ++j)
-    if (logits[j] > max) max = logits[j];
-  const T shift = max == -std::numeric_limits<T>::infinity() ? T{0} : max;
-  double sum = 0;
-  for (int64_t j = 0; j < n; ++j) {
-    logits[j] = std::exp(logits[j] - shift);
-    sum += static_cast<double>(logits[j]);
+void exponentiate_reference(const LogitBlock<T>& block, T* max, T* sum) {
+  constexpr T lowest = -std::numeric_limits<T>::infinity();
+  for (int64_t j = 0; j < block.cols; ++j) {
+    max[j] = lowest;
+    for (int64_t v = 0; v < block.classes; ++v)
+      if (block.x[v * block.stride + j] > max[j]) max[j] = block.x[v * block.stride + j];
+    const T shift = max[j] == lowest ? T{0} : max[j];
+    double total = 0;
+    for (int64_t v = 0; v < block.classes; ++v) {
+      T& x = block.x[v * block.stride + j];
+      x = std::exp(x - shift);
+      total += static_cast<double>(x);
+    }
+    sum[j] = static_cast<T>(total);
   }
-  return {max, static_cast<T>(sum)};
 }
 
 template <class T>
-void scale_reference(T* x, int64_t n, T factor) {
-  for (int64_t j = 0; j < n; ++j) x[j] *= factor;
+void scale_reference(const LogitBlock<T>& block, const T* factor) {
+  for (int64_t v = 0; v < block.classes; ++v)
+    for (int64_t j = 0; j < block.cols; ++j) {
+      T& x = block.x[v * block.stride + j];
+      x = factor[j] == T{0} ? T{0} : x * factor[j];
+    }
 }
 
 template <class T>
