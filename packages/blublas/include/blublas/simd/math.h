@@ -104,6 +104,23 @@ inline F erf(F x) {
   return select(less(t, broadcast(0.92f)), small, large);
 }
 
+// Sine and cosine of 2 pi x for 0 <= x < 1: the remainder from a quarter turn is exact, |angle| <= pi / 4.
+inline void sin_cos_turn(F x, F& sine, F& cosine) {
+  const F quarters = round_even(x * broadcast(4.0f));  // 0 ... 4
+  const F angle = fnma(broadcast(0.25f), quarters, x) * broadcast(6.28318531f), s = angle * angle;
+  F p = fma(s, broadcast(-0x1.995408p-13f), broadcast(0x1.110778p-7f));
+  p = fma(p, s, broadcast(-0x1.555546p-3f));
+  const F sin_angle = fma(angle * s, p, angle);
+  F q = fma(s, broadcast(0x1.99e914p-16f), broadcast(-0x1.6c0c2ap-10f));
+  q = fma(q, s, broadcast(0x1.55554ap-5f));
+  const F cos_angle = fma(s * s, q, fnma(broadcast(0.5f), s, broadcast(1.0f)));
+  const M first = equal(quarters, broadcast(1.0f)), half = equal(quarters, broadcast(2.0f));
+  const M third = equal(quarters, broadcast(3.0f)), swapped = either(first, third);
+  const F along = select(swapped, cos_angle, sin_angle), across = select(swapped, sin_angle, cos_angle);
+  sine = select(either(half, third), negate(along), along);
+  cosine = select(either(first, half), negate(across), across);
+}
+
 // 1 / (1 + e^-x)
 inline F sigmoid(F x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(negate(x))); }
 

@@ -26,7 +26,17 @@ void store_half(uint16_t* p, simd::F v) {
     simd::store_float16(p, v);
 }
 
-CastKernel portable_narrow[2], portable_widen[2];
+CastKernel portable_narrow[2], portable_widen[2], portable_bool;
+
+// Any byte that is not zero becomes 1 (the compiler vectorizes it).
+void normalize_bool(int64_t n, void* destination, int64_t destination_stride, const void* source,
+                    int64_t source_stride) {
+  if (destination_stride != 1 || source_stride != 1)
+    return portable_bool(n, destination, destination_stride, source, source_stride);
+  auto* to = static_cast<uint8_t*>(destination);
+  const auto* from = static_cast<const uint8_t*>(source);
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i] != 0;
+}
 
 template <Half kind>
 void narrow(int64_t n, void* destination, int64_t destination_stride, const void* source, int64_t source_stride) {
@@ -71,6 +81,9 @@ void use_half(CopyKernels& kernels, DType dtype) {
 void use_simd(CopyKernels& kernels) {
   use_half<Half::bfloat16>(kernels, DType::bfloat16);
   use_half<Half::float16>(kernels, DType::float16);
+  CastKernel& to_bool = kernels.cast[static_cast<int>(DType::boolean)][static_cast<int>(DType::boolean)];
+  portable_bool = to_bool;
+  to_bool = normalize_bool;
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace {
 
 constexpr int64_t kTile = 16;  // elements: a tile's rows and columns share few enough cache lines to stay in L1
 
-// Two-dimensional exchange of axes: the source is contiguous along `axis`, the destination along axis 0. Tiles of 16
-// x 16 read and write every cache line once. Tasks: (outer position, block of 16 along `axis`).
+// Two-dimensional exchange of axes: the source is contiguous along `axis`, the destination along axis 0. Tiles of
+// 16 x 16 go through a buffer, so that every cache line is read and written once, also where power-of-two strides map
+// a tile's lines to one set of the cache. Tasks: (outer position, block of 16 along `axis`).
 template <class T>
 void transpose(const Iteration& it, size_t axis, T* destination, const T* source) {
   const int64_t width = it.extent[0], height = it.extent[axis];
@@ -37,9 +38,15 @@ void transpose(const Iteration& it, size_t axis, T* destination, const T* source
       const int64_t first = task % blocks * kTile, last = std::min(height, first + kTile);
       for (int64_t left = 0; left < width; left += kTile) {
         const int64_t right = std::min(width, left + kTile);
-        for (int64_t row = first; row < last; ++row)
-          for (int64_t column = left; column < right; ++column)
-            to[row * it.stride[0][axis] + column] = from[row + column * it.stride[1][0]];
+        const int64_t rows = last - first, columns = right - left;
+        T tile[kTile][kTile];
+        for (int64_t column = 0; column < columns; ++column)
+          std::memcpy(tile[column], from + first + (left + column) * it.stride[1][0],
+                      static_cast<size_t>(rows) * sizeof(T));
+        for (int64_t row = 0; row < rows; ++row) {
+          T* line = to + (first + row) * it.stride[0][axis] + left;
+          for (int64_t column = 0; column < columns; ++column) line[column] = tile[column][row];
+        }
       }
     }
   });
@@ -152,6 +159,25 @@ void copy_view(const View& destination, const View& source) {
 }
 
 void fill_view(const View& destination, const void* value) {
+  const size_t size = dtype_size(destination.dtype);
+  if (destination.contiguous()) {
+    // A block of copies of the element, laid end to end.
+    constexpr size_t kBytes = 4096;
+    alignas(64) char block[kBytes];
+    for (size_t at = 0; at < kBytes; at += size) std::memcpy(block + at, value, size);
+    const int64_t bytes = destination.numel() * static_cast<int64_t>(size);
+    const bool zero = std::all_of(block, block + size, [](char c) { return c == 0; });
+    parallel_for(bytes, kElementwiseGrain * 8, [&](int64_t begin, int64_t end) {
+      char* to = static_cast<char*>(destination.data);
+      if (zero) {
+        std::memset(to + begin, 0, static_cast<size_t>(end - begin));
+        return;
+      }
+      for (int64_t at = begin; at < end; at += static_cast<int64_t>(kBytes))
+        std::memcpy(to + at, block, static_cast<size_t>(std::min<int64_t>(kBytes, end - at)));
+    });
+    return;
+  }
   View source;
   source.data = const_cast<void*>(value);
   source.dtype = destination.dtype;

@@ -35,16 +35,14 @@ const uint32_t* draw_words(const RandomStream& stream, int64_t first, int64_t n,
 
 // A number on [0, 1) from 53 of 64 bits.
 double unit_double(const uint32_t* w) { return static_cast<double>(((uint64_t{w[0]} << 32) | w[1]) >> 11) * 0x1p-53; }
-float unit_float(uint32_t w) { return static_cast<float>(w >> 8) * 0x1p-24f; }
 
 // Number i of the block from the words that belong to it: one word for float32, two for float64.
 struct Uniform {
   double low, width;
   void fill(int64_t n, const uint32_t* words, float* out) const {
-    const auto top = static_cast<float>(low + width), bottom = static_cast<float>(low);
-    const float below = std::nextafter(top, bottom);  // rounding must not reach the open end
-    for (int64_t i = 0; i < n; ++i)
-      out[i] = std::min(below, static_cast<float>(low + width * static_cast<double>(unit_float(words[i]))));
+    // Rounding must not reach the open end.
+    const float largest = std::nextafter(static_cast<float>(low + width), static_cast<float>(low));
+    kernels().random.uniform_f32(n, out, words, low, width, largest);
   }
   void fill(int64_t n, const uint32_t* words, double* out) const {
     const double below = std::nextafter(low + width, low);
@@ -55,19 +53,16 @@ struct Uniform {
 // Box and Muller (1958): two uniform numbers give two normal ones. n is even.
 struct Normal {
   double mean, deviation;
-  template <class T>
-  void pair(double u, double v, T* out) const {
-    const double radius = deviation * std::sqrt(-2 * std::log(u)), angle = 2 * M_PI * v;
-    out[0] = static_cast<T>(mean + radius * std::cos(angle));
-    out[1] = static_cast<T>(mean + radius * std::sin(angle));
-  }
   void fill(int64_t n, const uint32_t* words, float* out) const {
-    for (int64_t i = 0; i < n; i += 2)
-      pair((static_cast<double>(words[i]) + 0.5) * 0x1p-32, static_cast<double>(words[i + 1]) * 0x1p-32, out + i);
+    kernels().random.normal_f32(n, out, words, static_cast<float>(mean), static_cast<float>(deviation));
   }
   void fill(int64_t n, const uint32_t* words, double* out) const {
-    for (int64_t i = 0; i < n; i += 2)
-      pair(unit_double(words + 2 * i) + 0x1p-54, unit_double(words + 2 * i + 2), out + i);
+    for (int64_t i = 0; i < n; i += 2) {
+      const double u = unit_double(words + 2 * i) + 0x1p-54, angle = 2 * M_PI * unit_double(words + 2 * i + 2);
+      const double radius = deviation * std::sqrt(-2 * std::log(u));
+      out[i] = mean + radius * std::cos(angle);
+      out[i + 1] = mean + radius * std::sin(angle);
+    }
   }
 };
 
@@ -216,7 +211,7 @@ void register_random(OperatorRegistry& registry) {
                                       "operators of one step apart; out: `shape`, floating dtype.",
                                       "low", "high"));
   registry.add(draw_operator<Normal>("normal",
-                                     "Numbers distributed normally, by Box and Muller's method in float64. state: "
+                                     "Numbers distributed normally, by Box and Muller's method. state: "
                                      "int64 [2], {seed, step}; op_id tells the random operators of one "
                                      "step apart; out: `shape`, floating dtype.",
                                      "mean", "std"));

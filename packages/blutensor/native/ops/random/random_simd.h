@@ -2,11 +2,7 @@
 //
 // A round is two 32 x 32 -> 64 bit products per lane; each comes from two multiplications of the even and the odd
 // lanes. Lanes are given the groups in such an order that two levels of unpacking write the numbers in order.
-#include <cstdint>
-
-#include <blublas/simd/vector.h>
-
-#include "ops/random/random_kernels.h"
+#include "ops/random/distributions_simd.h"
 
 namespace blutensor {
 
@@ -92,14 +88,10 @@ void bits(int64_t num_groups, uint32_t* out, const RandomStream& stream, int64_t
   if (i < num_groups) portable_bits(num_groups - i, out, stream, first_group + i);
 }
 
-void dropout_f32(int64_t n, float* out, const float* x, const uint32_t* random, uint32_t threshold, float scale) {
-  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * ((random[i] >> 8) < threshold ? scale : 0.0f);
-}
-
 void use_simd(RandomKernels& kernels) {
   if (!portable_bits) portable_bits = kernels.bits;
   kernels.bits = bits;
-  kernels.dropout_f32 = dropout_f32;
+  use_distributions(kernels);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "ops/random/random_kernels.h"
+#include "ops/random/distributions_simd.h"
 
 namespace blutensor {
 
@@ -16,15 +16,11 @@ void bits(int64_t num_groups, uint32_t* out, const RandomStream& stream, int64_t
     for (uint32_t word : stream.draw(first_group + i)) *out++ = word;
 }
 
-void dropout_f32(int64_t n, float* out, const float* x, const uint32_t* random, uint32_t threshold, float scale) {
-  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * ((random[i] >> 8) < threshold ? scale : 0.0f);
-}
-
 }  // namespace
 
 void use_reference(RandomKernels& kernels) {
   kernels.bits = bits;
-  kernels.dropout_f32 = dropout_f32;
+  use_distributions(kernels);
 }
 
 }  // namespace blutensor

@@ -14,7 +14,7 @@
 namespace blutensor {
 
 inline constexpr int64_t kStretch = 32768;
-inline constexpr int64_t kColumns = 256, kRowsPerTask = 512, kMinColumns = 8;
+inline constexpr int64_t kColumns = 256, kRowsPerTask = 512, kMinColumns = 8, kFoldColumns = 128;
 
 inline int64_t num_stretches(const ReduceGeometry& g) { return (g.length + kStretch - 1) / kStretch; }
 
@@ -63,6 +63,32 @@ typename Fold::Acc fold_range(const ReduceGeometry& g, const View& x, int64_t ba
   return total;
 }
 
+// Neighbouring outputs whose elements lie next to each other, folded row by row: whole cache lines are read.
+template <class Fold, class Store>
+void fold_columns(const ReduceGeometry& g, const View& x, const Store& store) {
+  using In = typename Fold::In;
+  const auto size = static_cast<int64_t>(dtype_size(x.dtype));
+  const CastKernel cast = kernels().copy.from_to(x.dtype, dtype_of<In>::value);
+  const int64_t width = g.kept.extent[0], blocks = (width + kFoldColumns - 1) / kFoldColumns;
+  parallel_for(g.num_outputs / width * blocks, 1, [&](int64_t begin, int64_t end) {
+    In row[kFoldColumns];
+    typename Fold::Acc total[kFoldColumns];
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t first = task % blocks * kFoldColumns, columns = std::min(kFoldColumns, width - first);
+      const int64_t output = task / blocks * width + first;
+      const char* data = static_cast<const char*>(x.data) + g.base(output) * size;
+      std::fill(total, total + columns, Fold::start());
+      for_each_run(g.reduced, 0, g.length, [&](int64_t rows, const auto& offset, int64_t position) {
+        for (int64_t r = 0; r < rows; ++r) {
+          cast(columns, row, 1, data + (offset[0] + r * g.reduced.stride[0][0]) * size, 1);
+          for (int64_t c = 0; c < columns; ++c) total[c] = Fold::combine(total[c], Fold::one(row[c], position + r));
+        }
+      });
+      for (int64_t c = 0; c < columns; ++c) store(output + c, total[c]);
+    }
+  });
+}
+
 template <class Fold>
 void reduce_rows(const ReduceGeometry& g, const View& x, const View& out, void* workspace) {
   using Result = decltype(Fold::finish(Fold::start(), int64_t{1}));
@@ -73,6 +99,8 @@ void reduce_rows(const ReduceGeometry& g, const View& x, const View& out, void* 
     cast(1, static_cast<char*>(out.data) + output * out_size, 1, &result, 1);
   };
   const int64_t stretches = num_stretches(g);
+  if (stretches <= 1 && g.length > 1 && g.kept.stride[0][0] == 1 && g.kept.extent[0] >= kMinColumns)
+    return fold_columns<Fold>(g, x, store);
   if (stretches <= 1) {
     parallel_for(g.num_outputs, kElementwiseGrain / std::max<int64_t>(g.length, 16), [&](int64_t begin, int64_t end) {
       for (int64_t output = begin; output < end; ++output)

@@ -3,6 +3,7 @@
 // A fold names the type of its elements (In: what operands are converted to) and of its state (Acc), and has
 //   start()                      the state of no elements
 //   block(n, x, position)        the state of n contiguous elements, the first at this position of the reduction
+//   one(x, position)             the state of one element
 //   combine(first, second)       of two neighbouring stretches
 //   finish(state, length)        the result
 #pragma once
@@ -21,6 +22,7 @@ struct SumOfFloats {
   using Acc = double;
   static Acc start() { return 0; }
   static Acc block(int64_t n, const In* x, int64_t) { return kernels().reduce.sum_f32(n, x); }
+  static Acc one(In x, int64_t) { return static_cast<Acc>(x); }
   static Acc combine(Acc a, Acc b) { return a + b; }
   static double finish(Acc a, int64_t) { return a; }
 };
@@ -40,6 +42,7 @@ struct SumOfDoubles {
     for (int j = 0; i < n; ++i, ++j) lanes[j] += x[i];
     return {((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7])), 0};
   }
+  static Acc one(In x, int64_t) { return {x, 0}; }
   static Acc combine(Acc a, Acc b) {
     const double sum = a.sum + b.sum;
     const double lost = std::fabs(a.sum) >= std::fabs(b.sum) ? (a.sum - sum) + b.sum : (b.sum - sum) + a.sum;
@@ -58,6 +61,7 @@ struct SumOfIntegers {
     for (int64_t i = 0; i < n; ++i) sum += static_cast<Acc>(x[i]);
     return sum;
   }
+  static Acc one(In x, int64_t) { return static_cast<Acc>(x); }
   static Acc combine(Acc a, Acc b) { return a + b; }
   static int64_t finish(Acc a, int64_t) { return static_cast<int64_t>(a); }
 };
@@ -88,6 +92,7 @@ struct Extreme {
   }
   static Acc start() { return {T{}, false}; }
   static Acc block(int64_t n, const In* x, int64_t) { return {extreme(n, x), true}; }
+  static Acc one(In x, int64_t) { return {x, true}; }
   static Acc combine(Acc a, Acc b) {
     if (!a.any || !b.any) return a.any ? a : b;
     return a.value != a.value || !(better(b.value, a.value) || b.value != b.value) ? a : b;
@@ -110,6 +115,7 @@ struct ArgExtreme {
     while (i < n && x[i] != best && (best == best || x[i] == x[i])) ++i;
     return {best, position + i};
   }
+  static Acc one(In x, int64_t position) { return {x, position}; }
   static Acc combine(Acc a, Acc b) {
     if (a.position < 0 || b.position < 0) return a.position < 0 ? b : a;
     const bool second = a.value == a.value && (Extreme<T, largest>::better(b.value, a.value) || b.value != b.value);
