@@ -179,9 +179,9 @@ typedef void (*blublas_task)(void* arg, int64_t task_index, int32_t thread_index
 
 /* Calls task(arg, i, t) once for every 0 <= i < num_tasks and returns when all are done; what tasks wrote is then
  * visible to the caller. Tasks are handed out one by one, in order of index, to whoever is free: cut the work by index
- * alone and results never depend on threads. thread_index is in [0, blublas_num_threads()), and two tasks of a call that
- * run at once have different ones (0 is the caller): use it for scratch space of that call. Inside a task a nested call runs
- * inline on the calling thread, with the outer thread_index. A call that finds the pool busy with another thread's call
+ * alone and results never depend on threads. thread_index is in [0, blublas_num_threads()), and two tasks of a call
+ * that run at once have different ones (0 is the caller): use it for scratch space of that call. Inside a task a nested
+ * call runs inline on the calling thread, with the outer thread_index. A call that finds the pool busy with another thread's call
  * runs inline too, with thread_index 0. A task must not throw (the process would terminate). A task may wait for tasks
  * of lower index, which have all begun, and for nothing else. */
 BLUBLAS_API void blublas_parallel(int64_t num_tasks, blublas_task task, void* arg);

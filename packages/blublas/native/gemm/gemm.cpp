@@ -310,8 +310,16 @@ size_t gemm_workspace(const Problem& problem) {
   if (problem.m == 0 || problem.n == 0 || problem.batch == 0) return 0;
   const KernelSet& set = kernel_set();
   const int32_t threads = threads_for(problem);
-  return problem.compute == BLUBLAS_FLOAT64 ? make_plan(problem, kernels<double>(set), threads).workspace()
-                                            : make_plan(problem, kernels<float>(set), threads).workspace();
+  const auto bytes = [&](const Problem& p) {
+    return p.compute == BLUBLAS_FLOAT64 ? make_plan(p, kernels<double>(set), threads).workspace()
+                                        : make_plan(p, kernels<float>(set), threads).workspace();
+  };
+  // Whether residual or aux is C itself shows only when pointers are there: enough for both.
+  Problem aliased = problem;
+  aliased.residual_is_c = (problem.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) != 0;
+  aliased.aux_is_c =
+      (problem.epilogue & (BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT | BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT)) != 0;
+  return aliased.residual_is_c || aliased.aux_is_c ? std::max(bytes(problem), bytes(aliased)) : bytes(problem);
 }
 
 void gemm(const Problem& problem, void* workspace, size_t workspace_bytes) {
