@@ -172,7 +172,8 @@ class GPT(nn.Module):
         x = self.wte(tokens) + positions
         if self.training and self.config.dropout > 0:
             x = F.dropout(x, self.config.dropout, training=True)
-        return self.lnf(self.blocks(x))
+        hidden: bt.Tensor = self.lnf(self.blocks(x))
+        return hidden
 
     def logits(self, tokens: bt.Tensor) -> bt.Tensor:
         """Scores of the token after each one.

@@ -10,8 +10,8 @@ Legend: B = micro-batch, T = context.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,33 @@ METRICS = ("loss", "grad_norm")
 _RECORDING_STEPS = 2
 
 
+class LossModel(Protocol):
+    """What the trainer needs of a model; a ``GPT``, or any module with this ``loss_sum``."""
+
+    training: bool
+
+    def loss_sum(self, tokens: bt.Tensor, targets: bt.Tensor) -> bt.Tensor:
+        """Loss summed over valid targets: 0-d."""
+        ...
+
+    def parameters(self) -> Iterable[bt.Tensor]:
+        """What is trained."""
+        ...
+
+    def train(self, mode: bool = True) -> object:
+        """Switch to training mode, or out of it."""
+        ...
+
+    def eval(self) -> object:
+        """Switch to evaluation mode."""
+        ...
+
+
 class TrainingStep:
     """Optimizer steps of a model, called one by one while recording, then natively in runs of any length.
 
     Args:
-        model: anything with ``loss_sum(tokens, targets)`` and ``parameters()``.
+        model: what is trained.
         optimizer: one of blutensor's, over the model's parameters.
         accumulation: micro-steps of one optimizer step.
         clip_norm: largest norm of the mean gradient; 0 never clips.
@@ -39,8 +61,8 @@ class TrainingStep:
 
     def __init__(
         self,
-        model: Any,
-        optimizer: Any,
+        model: LossModel,
+        optimizer: bt.optim.Optimizer,
         *,
         accumulation: int,
         clip_norm: float,
@@ -177,11 +199,11 @@ class Evaluation:
     """Mean loss of a model over a loader, as one captured program.
 
     Args:
-        model: anything with ``loss_sum``, ``train()`` and ``eval()``.
+        model: what is measured.
         family: programs that share the arena with this one; a new one by default.
     """
 
-    def __init__(self, model: Any, family: bt.ProgramFamily | None = None) -> None:
+    def __init__(self, model: LossModel, family: bt.ProgramFamily | None = None) -> None:
         self._model = model
         self._program = (family or bt.ProgramFamily()).capture(self._evaluate, name="evaluate")
 
