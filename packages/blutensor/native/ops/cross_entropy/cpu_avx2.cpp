@@ -2,6 +2,6 @@
 
 namespace blutensor {
 
-void use_avx2(CrossEntropyKernels& kernels) { kernels = {log_sum_exp, probabilities}; }
+void use_avx2(CrossEntropyKernels& kernels) { kernels = {row_sum, probabilities}; }
 
 }  // namespace blutensor

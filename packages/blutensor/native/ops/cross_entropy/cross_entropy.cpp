@@ -97,7 +97,7 @@ std::vector<TensorSpec> infer_forward(const OpCall& call) {
 
 size_t workspace_forward(const Launch& launch) {
   if (reduction_of(launch.attrs) == Reduction::none) return 0;
-  return static_cast<size_t>(launch.outputs[1].numel()) * dtype_size(launch.outputs[1].dtype);
+  return static_cast<size_t>(launch.outputs[1].numel()) * sizeof(double);  // losses of the rows
 }
 
 void launch_forward(const Launch& launch) {
@@ -110,27 +110,35 @@ void launch_forward(const Launch& launch) {
   visit_floating(logits.dtype, "cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using Stat = compute_t<T>;
-    Stat* losses = reduction == Reduction::none ? loss.ptr<Stat>() : static_cast<Stat*>(launch.workspace);
+    double* losses = static_cast<double*>(launch.workspace);
     parallel_for(num_rows, rows_per_task(num_classes), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = logits.ptr<T>() + row_offset(maximum.shape, logits.strides, row);
-        LogSumExp<Stat> parts;
+        RowSum<Stat> parts;
         if constexpr (std::is_same_v<T, float>) {
-          parts = stride == 1 ? kernels().cross_entropy.log_sum_exp(x, num_classes)
-                              : log_sum_exp_reference<T, Stat>(x, stride, num_classes);
+          parts = stride == 1 ? kernels().cross_entropy.row_sum(x, num_classes)
+                              : row_sum_reference<T, Stat>(x, stride, num_classes);
         } else {
-          parts = log_sum_exp_reference<T, Stat>(x, stride, num_classes);
+          parts = row_sum_reference<T, Stat>(x, stride, num_classes);
         }
         maximum.ptr<Stat>()[row] = parts.maximum;
-        log_sum.ptr<Stat>()[row] = parts.log_sum;
+        const double log = std::log(parts.sum);
+        log_sum.ptr<Stat>()[row] = static_cast<Stat>(log);
         const int64_t target = targets.at(row);
-        losses[row] =
-            targets.ignored(target) ? Stat(0) : (parts.maximum - static_cast<Stat>(x[target * stride])) + parts.log_sum;
+        double value = 0;
+        if (!targets.ignored(target)) {
+          const auto logit = static_cast<double>(static_cast<Stat>(x[target * stride]));
+          value = (static_cast<double>(parts.maximum) - logit) + log;
+        }
+        if (reduction == Reduction::none)
+          loss.ptr<Stat>()[row] = static_cast<Stat>(value);
+        else
+          losses[row] = value;
       }
     });
     if (reduction == Reduction::none) return;
     double sum = 0;
-    for (int64_t row = 0; row < num_rows; ++row) sum += static_cast<double>(losses[row]);
+    for (int64_t row = 0; row < num_rows; ++row) sum += losses[row];
     if (reduction == Reduction::mean)
       sum = num_valid > 0 ? sum / static_cast<double>(num_valid) : std::numeric_limits<double>::quiet_NaN();
     *loss.ptr<Stat>() = static_cast<Stat>(sum);

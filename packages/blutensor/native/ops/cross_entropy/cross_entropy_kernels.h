@@ -6,8 +6,15 @@
 
 namespace blutensor {
 
-// log(sum(exp(x))) = maximum + log_sum, in two parts: the loss (maximum - x[target]) + log_sum and the probabilities
-// exp((x - maximum) - log_sum) lose nothing that way.
+// Of one row: sum = sum of exp(x - maximum); NaN where there is NaN, +inf, or nothing but -inf.
+template <class Stat>
+struct RowSum {
+  Stat maximum;
+  double sum;
+};
+
+// log(sum(exp(x))) = maximum + log_sum, in two parts: the probabilities exp((x - maximum) - log_sum) lose nothing that
+// way.
 template <class Stat>
 struct LogSumExp {
   Stat maximum;
@@ -15,7 +22,7 @@ struct LogSumExp {
 };
 
 struct CrossEntropyKernels {
-  LogSumExp<float> (*log_sum_exp)(const float* logits, int64_t n) = nullptr;
+  RowSum<float> (*row_sum)(const float* logits, int64_t n) = nullptr;
   // grad[j] = exp((logits[j] - maximum) - log_sum) * scale
   void (*probabilities)(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) = nullptr;
 };
@@ -26,7 +33,7 @@ void use_avx512(CrossEntropyKernels& kernels);
 
 // Any floating dtype and stride. Instantiated in reference.cpp.
 template <class T, class Stat>
-LogSumExp<Stat> log_sum_exp_reference(const T* logits, int64_t stride, int64_t n);
+RowSum<Stat> row_sum_reference(const T* logits, int64_t stride, int64_t n);
 template <class T, class Stat>
 void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, LogSumExp<Stat> parts, Stat scale);
 

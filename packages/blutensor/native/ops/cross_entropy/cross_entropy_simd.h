@@ -1,9 +1,9 @@
 // Rows of cross entropy over float32, for the vectors of the including file.
 //
-// log_sum_exp reads the row from memory once: it goes by chunks of 2048 logits that stay in L1 for a maximum and a
+// row_sum reads the row from memory once: it goes by chunks of 2048 logits that stay in L1 for a maximum and a
 // sum of exp(x - maximum so far); a chunk that raises the maximum scales the sum down. probabilities is one pass.
 // Bytes per logit: 4 forward, 8 backward.
-// Four vectors of partial sums, added in a fixed order: bits depend on n and the instruction set alone.
+// A chunk has four vectors of partial sums, chunks add up in float64: bits depend on n and the instruction set alone.
 #pragma once
 
 #include <blublas/simd/exp2.h>
@@ -18,36 +18,46 @@ constexpr float kInfinity = __builtin_inff();
 constexpr int64_t kChunk = 2048;
 constexpr int64_t kStep = 4 * simd::kLanes;
 
-LogSumExp<float> log_sum_exp(const float* logits, int64_t n) {
-  float maximum = -kInfinity;
+float chunk_maximum(const float* x, int64_t n, float maximum) {
+  F m[4] = {simd::broadcast(maximum), simd::broadcast(maximum), simd::broadcast(maximum), simd::broadcast(maximum)};
+  int64_t j = 0;
+  for (; j + kStep <= n; j += kStep)
+    for (int u = 0; u < 4; ++u) m[u] = simd::max(simd::load(x + j + u * simd::kLanes), m[u]);
+  for (; j + simd::kLanes <= n; j += simd::kLanes) m[0] = simd::max(simd::load(x + j), m[0]);
+  if (j < n) m[1] = simd::max(load_first_or(x + j, n - j, simd::broadcast(-kInfinity)), m[1]);
+  return max_lanes(simd::max(simd::max(m[0], m[1]), simd::max(m[2], m[3])));
+}
+
+// Sum of exp(x - shift).
+float chunk_sum(const float* x, int64_t n, float shift) {
+  const F m = simd::broadcast(shift);
   F s[4] = {simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f), simd::broadcast(0.0f)};
+  int64_t j = 0;
+  for (; j + kStep <= n; j += kStep) {
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) s[u] += simd::exp_flushed(simd::load(x + j + u * simd::kLanes) - m);
+  }
+  for (; j + simd::kLanes <= n; j += simd::kLanes) s[0] += simd::exp_flushed(simd::load(x + j) - m);
+  if (j < n) s[1] += keep_first(simd::exp_flushed(simd::load_first(x + j, n - j) - m), n - j);
+  return sum_lanes((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+RowSum<float> row_sum(const float* logits, int64_t n) {
+  float maximum = -kInfinity;
+  double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kChunk) {
-    const float* x = logits + begin;
     const int64_t count = n - begin < kChunk ? n - begin : kChunk;
-    F m[4] = {simd::broadcast(maximum), simd::broadcast(maximum), simd::broadcast(maximum), simd::broadcast(maximum)};
-    int64_t j = 0;
-    for (; j + kStep <= count; j += kStep)
-      for (int u = 0; u < 4; ++u) m[u] = simd::max(simd::load(x + j + u * simd::kLanes), m[u]);
-    for (; j + simd::kLanes <= count; j += simd::kLanes) m[0] = simd::max(simd::load(x + j), m[0]);
-    if (j < count) m[1] = simd::max(load_first_or(x + j, count - j, simd::broadcast(-kInfinity)), m[1]);
     const float before = maximum;
-    maximum = max_lanes(simd::max(simd::max(m[0], m[1]), simd::max(m[2], m[3])));
+    maximum = chunk_maximum(logits + begin, count, maximum);
     if (maximum > before) {
-      const F correction = simd::exp_flushed(simd::broadcast(before - maximum));
-      for (F& v : s) v = v * correction;
+      alignas(64) float correction[simd::kLanes];
+      simd::store(correction, simd::exp_flushed(simd::broadcast(before - maximum)));
+      sum *= static_cast<double>(correction[0]);
     }
     // While there was nothing but -inf, 0 keeps the differences at -inf.
-    const F shift = simd::broadcast(maximum == -kInfinity ? 0.0f : maximum);
-    for (j = 0; j + kStep <= count; j += kStep) {
-#pragma GCC unroll 4
-      for (int u = 0; u < 4; ++u) s[u] += simd::exp_flushed(simd::load(x + j + u * simd::kLanes) - shift);
-    }
-    for (; j + simd::kLanes <= count; j += simd::kLanes) s[0] += simd::exp_flushed(simd::load(x + j) - shift);
-    if (j < count) s[1] += keep_first(simd::exp_flushed(simd::load_first(x + j, count - j) - shift), count - j);
+    sum += static_cast<double>(chunk_sum(logits + begin, count, maximum == -kInfinity ? 0.0f : maximum));
   }
-  // A row of -inf alone gives NaN, as softmax does.
-  const float sum = maximum == -kInfinity ? __builtin_nanf("") : sum_lanes((s[0] + s[1]) + (s[2] + s[3]));
-  return {maximum, __builtin_logf(sum)};
+  return {maximum, maximum == -kInfinity ? __builtin_nan("") : sum};  // a row of -inf gives NaN, as softmax does
 }
 
 void probabilities(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {

@@ -8,7 +8,7 @@
 namespace blutensor {
 
 template <class T, class Stat>
-LogSumExp<Stat> log_sum_exp_reference(const T* logits, int64_t stride, int64_t n) {
+RowSum<Stat> row_sum_reference(const T* logits, int64_t stride, int64_t n) {
   Stat maximum = -std::numeric_limits<Stat>::infinity();
   for (int64_t j = 0; j < n; ++j) {
     const Stat x = static_cast<Stat>(logits[j * stride]);
@@ -16,7 +16,7 @@ LogSumExp<Stat> log_sum_exp_reference(const T* logits, int64_t stride, int64_t n
   }
   double sum = 0;
   for (int64_t j = 0; j < n; ++j) sum += static_cast<double>(std::exp(static_cast<Stat>(logits[j * stride]) - maximum));
-  return {maximum, static_cast<Stat>(std::log(sum))};
+  return {maximum, sum};
 }
 
 template <class T, class Stat>
@@ -27,19 +27,17 @@ void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n
   }
 }
 
-template LogSumExp<float> log_sum_exp_reference(const float*, int64_t, int64_t);
-template LogSumExp<double> log_sum_exp_reference(const double*, int64_t, int64_t);
-template LogSumExp<float> log_sum_exp_reference(const bfloat16*, int64_t, int64_t);
-template LogSumExp<float> log_sum_exp_reference(const float16*, int64_t, int64_t);
+template RowSum<float> row_sum_reference(const float*, int64_t, int64_t);
+template RowSum<double> row_sum_reference(const double*, int64_t, int64_t);
+template RowSum<float> row_sum_reference(const bfloat16*, int64_t, int64_t);
+template RowSum<float> row_sum_reference(const float16*, int64_t, int64_t);
 template void probabilities_reference(const float*, int64_t, float*, int64_t, LogSumExp<float>, float);
 template void probabilities_reference(const double*, int64_t, double*, int64_t, LogSumExp<double>, double);
 template void probabilities_reference(const bfloat16*, int64_t, bfloat16*, int64_t, LogSumExp<float>, float);
 template void probabilities_reference(const float16*, int64_t, float16*, int64_t, LogSumExp<float>, float);
 
 void use_reference(CrossEntropyKernels& kernels) {
-  kernels.log_sum_exp = [](const float* logits, int64_t n) {
-    return log_sum_exp_reference<float, float>(logits, 1, n);
-  };
+  kernels.row_sum = [](const float* logits, int64_t n) { return row_sum_reference<float, float>(logits, 1, n); };
   kernels.probabilities = [](const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {
     probabilities_reference(logits, 1, grad, n, parts, scale);
   };
