@@ -275,8 +275,8 @@ def uniform(
     shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, dtype: DType | str = "float32"
 ) -> Tensor: ...
 
-# Numbers distributed normally, by Box and Muller's method in float64. state: int64 [2], {seed, step}; op_id tells the
-# random operators of one step apart; out: `shape`, floating dtype. Not differentiable.
+# Numbers distributed normally, by Box and Muller's method. state: int64 [2], {seed, step}; op_id tells the random
+# operators of one step apart; out: `shape`, floating dtype. Not differentiable.
 def normal(
     shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: DType | str = "float32"
 ) -> Tensor: ...
