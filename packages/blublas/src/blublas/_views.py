@@ -36,7 +36,7 @@ Array = NDArray[Any] | SupportsDLPack
 DTYPE_NAMES = {_native.FLOAT32: "float32", _native.BFLOAT16: "bfloat16", _native.FLOAT64: "float64"}
 _ITEM_BYTES = {_native.FLOAT32: 4, _native.BFLOAT16: 2, _native.FLOAT64: 8}
 # bfloat16 has no NumPy dtype of its own: it comes through DLPack alone.
-_NUMPY_DTYPES = {"float32": _native.FLOAT32, "float64": _native.FLOAT64}
+_NUMPY_DTYPES = {np.dtype(np.float32): _native.FLOAT32, np.dtype(np.float64): _native.FLOAT64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +134,19 @@ def view(array: Array, name: str, *, written: bool = False) -> View:
 
 
 def _view_numpy(array: NDArray[Any], name: str, written: bool) -> View:
-    dtype = _NUMPY_DTYPES.get(array.dtype.name)
-    if dtype is None or not array.dtype.isnative:
+    dtype = _NUMPY_DTYPES.get(array.dtype)
+    if dtype is None:
         raise _wrong_dtype(name, array.dtype.name if array.dtype.isnative else array.dtype.str)
     if written and not array.flags.writeable:
         raise InvalidValueError(f"[gemm] expected {name} to be writeable, got a read-only array; pass a copy")
     item = array.itemsize
-    if array.size and (not array.flags.aligned or any(stride % item for stride in array.strides)):
+    strides = tuple(stride // item for stride in array.strides)
+    if array.size and not (array.flags.aligned and all(stride % item == 0 for stride in array.strides)):
         raise InvalidValueError(
             f"[gemm] expected {name} with aligned elements, got strides of {array.strides} bytes for {item}-byte "
             "elements; pass a copy"
         )
-    return View(name, array.ctypes.data, dtype, array.shape, tuple(stride // item for stride in array.strides), array)
+    return View(name, array.ctypes.data, dtype, array.shape, strides, array)
 
 
 def _view_dlpack(array: SupportsDLPack, name: str) -> View:
