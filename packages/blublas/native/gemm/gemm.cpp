@@ -1,8 +1,7 @@
 // The driver: turns a plan into ordered tasks. plan.h has the picture.
 //
-// All stages of a product are one parallel call: tasks are handed out in order, so when a task is begun all earlier
-// ones have been, and it may wait for them (Run::wait_for) without risk of deadlock; a call that runs inline never
-// waits.
+// All stages are one parallel call: tasks are handed out in order, so when a task is begun all earlier ones have been,
+// and it may wait for them without risk of deadlock. A call that runs inline never waits.
 #include "gemm/gemm.h"
 
 #include <algorithm>
@@ -24,8 +23,9 @@ class Run {
       : plan_(plan), p_(plan.problem), kernels_(kernels), workspace_(workspace) {}
 
   void all() {
-    const int64_t per_product = plan_.num_chunks * plan_.num_groups * plan_.tasks_per_group;
-    const int64_t num_tasks = plan_.method == Method::per_batch ? p_.batch : p_.batch * per_product;
+    const bool by_stage = plan_.method == Method::tiles;
+    const int64_t num_tasks =
+        by_stage ? all_stage_tasks() : p_.batch * (plan_.method == Method::per_batch ? 1 : plan_.num_tile_tasks);
     if (plan_.threads == 1) {
       for (int64_t task = 0; task < num_tasks; ++task) one(task, 0);
     } else {
@@ -50,13 +50,12 @@ class Run {
         place.shared = workspace_;
         place.own = workspace_ + plan_.shared_bytes + static_cast<size_t>(thread) * plan_.thread_bytes;
         stage_task(task, place);
-        done_.fetch_add(1, std::memory_order_release);
         break;
       }
       case Method::per_batch: {
         char* own = workspace_ + static_cast<size_t>(thread) * (plan_.shared_bytes + plan_.thread_bytes);
         Place place{own, own + plan_.shared_bytes};
-        const int64_t tasks = plan_.num_chunks * plan_.num_groups * plan_.tasks_per_group;
+        const int64_t tasks = plan_.num_chunks * plan_.num_groups * plan_.tasks_per_stage();
         for (int64_t i = 0; i < tasks; ++i) stage_task(task * tasks + i, place);
         break;
       }
@@ -65,28 +64,68 @@ class Run {
     }
   }
 
-  void wait_for(int64_t task) {
-    if (plan_.method == Method::per_batch) return;  // this thread did all of them
+  // Stages ---------------------------------------------------------------------------------------------------------
+  struct Stage {
+    int64_t index, batch, chunk, group;
+  };
+  Stage stage_at(int64_t index) const {
+    return {index, index / (plan_.num_groups * plan_.num_chunks), index / plan_.num_groups % plan_.num_chunks,
+            index % plan_.num_groups};
+  }
+
+  // Finished tasks of the stages with the same index modulo kRing; tasks of kRing stages never overlap.
+  static constexpr int64_t kRing = 8;
+  struct alignas(64) Counter {
+    std::atomic<int64_t> done{0};
+  };
+  void wait_for(const Counter (&counters)[kRing], int64_t stage, int64_t tasks) const {
+    if (stage < 0 || plan_.threads == 1 || plan_.method == Method::per_batch) return;  // this thread did all of them
+    const int64_t needed = (stage / kRing + 1) * tasks;
     Backoff backoff;
-    while (done_.load(std::memory_order_acquire) < task) backoff.wait();
+    while (counters[stage % kRing].done.load(std::memory_order_acquire) < needed) backoff.wait();
+  }
+  static void finished(Counter (&counters)[kRing], int64_t stage) {
+    counters[stage % kRing].done.fetch_add(1, std::memory_order_release);
+  }
+
+  // Order of tasks: the first stage's packing when there is lookahead; then for each stage: packing (of the next one with lookahead), tiles, reduction.
+  int64_t all_stage_tasks() const {
+    return plan_.lookahead * plan_.num_pack_tasks + plan_.num_stages() * plan_.tasks_per_stage();
   }
 
   void stage_task(int64_t task, Place& place) {
-    const int64_t stage = task / plan_.tasks_per_group, first = stage * plan_.tasks_per_group;
-    int64_t local = task - first;
-    const int64_t group = stage % plan_.num_groups, chunk = stage / plan_.num_groups % plan_.num_chunks;
-    const int64_t batch = stage / (plan_.num_groups * plan_.num_chunks);
-    if (local < plan_.num_pack_tasks) {
-      wait_for(first);
-      return pack_b(batch, chunk, group, local, place);
-    }
+    const int64_t first = plan_.lookahead * plan_.num_pack_tasks;
+    if (task < first) return pack_task(0, task, place);
+    const int64_t index = (task - first) / plan_.tasks_per_stage();
+    int64_t local = (task - first) % plan_.tasks_per_stage();
+    if (local < plan_.num_pack_tasks) return pack_task(index + plan_.lookahead, local, place);
     local -= plan_.num_pack_tasks;
-    if (local < plan_.num_tile_tasks) {
-      wait_for(first + plan_.num_pack_tasks);
-      return tile(batch, chunk, group, local, place);
-    }
-    wait_for(first + plan_.num_pack_tasks + plan_.num_tile_tasks);
-    if (group == plan_.num_groups - 1) reduce_column_sums(batch, chunk, place);
+    if (local < plan_.num_tile_tasks) return tile_task(index, local, place);
+    wait_for(tiled_, index, plan_.num_tile_tasks);
+    const Stage stage = stage_at(index);
+    if (stage.group == plan_.num_groups - 1) reduce_column_sums(stage.batch, stage.chunk, place);
+    finished(reduced_, index);
+  }
+
+  void pack_task(int64_t index, int64_t local, const Place& place) {
+    if (index >= plan_.num_stages()) return;
+    wait_for(tiled_, index - plan_.num_buffers, plan_.num_tile_tasks);  // whose buffer this is
+    pack_b(stage_at(index), local, place);
+    finished(packed_, index);
+  }
+
+  void tile_task(int64_t index, int64_t local, Place& place) {
+    const Stage stage = stage_at(index);
+    wait_for(packed_, index, plan_.num_pack_tasks);
+    if (stage.group > 0 || plan_.shared_sums) wait_for(tiled_, index - 1, plan_.num_tile_tasks);
+    if (plan_.num_reduce_tasks > 0) wait_for(reduced_, index - 1, plan_.num_reduce_tasks);
+    tile(stage, local, place);
+    finished(tiled_, index);
+  }
+
+  T* packed_b(const Stage& stage, const Place& place) const {
+    return reinterpret_cast<T*>(place.shared + plan_.packed_b +
+                                static_cast<size_t>(stage.index % plan_.num_buffers) * plan_.packed_b_bytes);
   }
 
   // Packing --------------------------------------------------------------------------------------------------------
@@ -94,16 +133,15 @@ class Run {
   int64_t chunk_cols(int64_t chunk) const { return std::min(plan_.nc, p_.n - chunk * plan_.nc); }
 
   // Panel by panel, each over the whole group of K: element (k, j) of panel q at [q][k][j].
-  void pack_b(int64_t batch, int64_t chunk, int64_t group, int64_t index, const Place& place) {
-    const int64_t nr = kernels_.nr, depth = group_depth(group), cols = chunk_cols(chunk);
-    const char* source =
-        p_.b.of_batch(batch) +
-        (group * plan_.kg * p_.b.row_stride + chunk * plan_.nc * p_.b.col_stride) * dtype_bytes(p_.b.dtype);
-    T* panels = reinterpret_cast<T*>(place.shared + plan_.packed_b);
+  void pack_b(const Stage& stage, int64_t index, const Place& place) {
+    const int64_t nr = kernels_.nr, depth = group_depth(stage.group), cols = chunk_cols(stage.chunk);
     const int64_t begin = index * plan_.panels_per_pack * nr, size = std::min(cols - begin, plan_.panels_per_pack * nr);
     if (size <= 0) return;
-    kernels_.pack(source + begin * p_.b.col_stride * dtype_bytes(p_.b.dtype), p_.b.dtype, p_.b.col_stride,
-                  p_.b.row_stride, size, depth, panels + begin * depth, nr);
+    const int64_t k0 = stage.group * plan_.kg, j0 = stage.chunk * plan_.nc + begin;
+    const char* source =
+        p_.b.of_batch(stage.batch) + (k0 * p_.b.row_stride + j0 * p_.b.col_stride) * dtype_bytes(p_.b.dtype);
+    kernels_.pack(source, p_.b.dtype, p_.b.col_stride, p_.b.row_stride, size, depth,
+                  packed_b(stage, place) + begin * depth, nr);
   }
 
   // Tiles ----------------------------------------------------------------------------------------------------------
@@ -113,7 +151,8 @@ class Run {
     int64_t stride;
   };
 
-  void tile(int64_t batch, int64_t chunk, int64_t group, int64_t index, Place& place) {
+  void tile(const Stage& stage, int64_t index, Place& place) {
+    const int64_t batch = stage.batch, chunk = stage.chunk, group = stage.group;
     const int64_t row_tile = index / plan_.num_col_tiles, col_tile = index % plan_.num_col_tiles;
     const int64_t i0 = row_tile * plan_.mt, rows = std::min(plan_.mt, p_.m - i0);
     const int64_t in_chunk = col_tile * plan_.nt, cols = std::min(plan_.nt, chunk_cols(chunk) - in_chunk);
@@ -136,7 +175,7 @@ class Run {
 
     const FinishTile<T> finish = finish_tile(batch, chunk, row_tile, i0, j0, in_chunk, cols, place);
     const Sums sums = sums_of(batch, i0, j0, in_chunk, place);
-    const T* panels_b = reinterpret_cast<const T*>(place.shared + plan_.packed_b) + in_chunk * depth;
+    const T* panels_b = packed_b(stage, place) + in_chunk * depth;
     const T alpha = static_cast<T>(p_.alpha), first_beta = plan_.direct_c ? static_cast<T>(p_.beta) : T{0};
 
     for (int64_t k0 = 0; k0 < std::max<int64_t>(1, depth); k0 += plan_.kc) {
@@ -268,7 +307,7 @@ class Run {
   const Problem& p_;
   const GemmKernels<T>& kernels_;
   char* workspace_;
-  alignas(64) std::atomic<int64_t> done_{0};
+  Counter packed_[kRing], tiled_[kRing], reduced_[kRing];
   Place places_[kMaxThreads];
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 
 namespace blublas {
 namespace {
@@ -16,7 +17,7 @@ struct Interval {
 Interval span(const Footprint& array, int64_t modulus) {
   Interval bytes{static_cast<Wide>(array.start), static_cast<Wide>(array.start) + array.item_bytes - 1};
   for (const auto& dimension : array.dimensions) {
-    if (modulus != 0 && dimension.stride % modulus == 0) continue;
+    if (dimension.size <= 1 || (modulus != 0 && dimension.stride % modulus == 0)) continue;
     const Wide reach = static_cast<Wide>(dimension.stride) * (dimension.size - 1);
     (reach < 0 ? bytes.low : bytes.high) += reach;
   }

@@ -23,7 +23,7 @@ bool extent_fits(const Footprint& array);
 // true otherwise.
 bool overlaps_itself(const Footprint& array);
 // Whether two arrays may share a byte. False is certain. True is exact when bounds, or the residues modulo one of the
-// strides, decide, as for slices of one matrix or tensor.
+// strides or their greatest common divisor, decide, as for slices of one matrix or tensor.
 bool may_overlap(const Footprint& x, const Footprint& y);
 
 }  // namespace blublas

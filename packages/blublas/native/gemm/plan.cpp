@@ -11,8 +11,8 @@ constexpr int64_t round_up(int64_t x, int64_t y) { return ceil_div(x, y) * y; }
 constexpr size_t align(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 constexpr int64_t kMaxTaskCols = 384;            // C of a task stays in L2
-constexpr int64_t kGroupK = 1536;                // longest group of blocks of K
-constexpr int64_t kPackedElements = 3 << 20;     // B packed at a time: the last level of cache, about
+constexpr int64_t kGroupK = 768;                 // longest group of blocks of K
+constexpr int64_t kPackedElements = 1 << 19;     // B packed at a time: the second level of cache, about
 constexpr int64_t kSharedSumElements = 8 << 20;  // float32 sums of a bfloat16 C, when K has several groups
 constexpr int64_t kPackElements = 1 << 15;       // of B per pack task
 constexpr int64_t kTaskFlops = 4 << 20;          // smaller tasks are not worth handing out
@@ -74,7 +74,7 @@ void cut_small(Plan& plan, int32_t threads) {
   plan.nt = std::clamp<int64_t>(round_up(std::min<int64_t>(fair, (int64_t{1} << 16) / std::max<int64_t>(1, p.k)), 64),
                                 64, kMaxTaskCols);
   plan.num_col_tiles = ceil_div(p.n, plan.nt);
-  plan.num_tile_tasks = plan.tasks_per_group = plan.num_col_tiles;
+  plan.num_tile_tasks = plan.num_col_tiles;
   plan.finishing = true;
   plan.private_sum = 0;
   plan.thread_bytes = align(static_cast<size_t>(p.m * plan.nt) * sizeof(T));
@@ -135,13 +135,15 @@ void cut_tiles(Plan& plan, const GemmKernels<T>& kernels, int32_t threads) {
   // cache.
   const int64_t row_bytes = p.a.row_stride * static_cast<int64_t>(sizeof(T));
   const bool own_type = p.a.dtype == (sizeof(T) == 8 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32);
-  plan.rows_in_place = own_type && (p.a.col_stride == 1 || p.k == 1) && row_bytes % 1024 != 0;
+  plan.rows_in_place = own_type && (p.a.col_stride == 1 || p.k == 1) && row_bytes % 4096 != 0;
 
   plan.panels_per_pack = std::max<int64_t>(1, kPackElements / (nr * depth));
   plan.num_pack_tasks = ceil_div(plan.nc / nr, plan.panels_per_pack);
   plan.num_tile_tasks = plan.num_row_tiles * plan.num_col_tiles;
   plan.num_reduce_tasks = (p.epilogue & BLUBLAS_EPILOGUE_COLUMN_SUM) ? 1 : 0;
-  plan.tasks_per_group = plan.num_pack_tasks + plan.num_tile_tasks + plan.num_reduce_tasks;
+  // Packing ahead needs a buffer to write, one to read, and one that a slow thread may still read.
+  plan.lookahead = threads > 1 && plan.num_stages() > 1 ? 1 : 0;
+  plan.num_buffers = plan.lookahead > 0 ? 3 : 1;
 }
 
 template <typename T>
@@ -153,12 +155,13 @@ void lay_out(Plan& plan, const GemmKernels<T>& kernels) {
     if (needed) at += bytes(elements);
     return offset;
   };
-  plan.packed_b = reserve(true, plan.nc * plan.kg + 16);
+  plan.packed_b_bytes = bytes(plan.nc * plan.kg);
+  plan.packed_b = reserve(true, plan.num_buffers * static_cast<int64_t>(plan.packed_b_bytes / sizeof(T)));
   plan.column_sums = reserve(plan.num_reduce_tasks > 0, plan.num_row_tiles * plan.nc);
   plan.sums = reserve(plan.shared_sums, plan.problem.m * plan.nc);
   plan.shared_bytes = at;
   at = 0;
-  plan.packed_a = reserve(!plan.rows_in_place, plan.mt * plan.kg + 16);
+  plan.packed_a = reserve(!plan.rows_in_place, plan.mt * plan.kg);
   plan.private_sum = reserve(plan.private_sums, plan.mt * kMaxTaskCols);
   plan.tile = reserve(plan.finishing, kernels.mr * kernels.nr);
   plan.thread_bytes = at;

@@ -1,7 +1,7 @@
 // How one GEMM is cut: blocks of K, tiles of C, tasks, and the workspace they use.
 //
-//   for each batch, each chunk of columns (nc), each group of blocks of K (kg):     one stage after the other
-//     pack tasks:    B[kg, nc] -> panels of nr columns, shared by all threads
+//   for each batch, each chunk of columns (nc), each group of blocks of K (kg): one stage
+//     pack tasks:    B[kg, nc] -> panels of nr columns, shared by all threads; small enough for the second level of cache
 //     tile tasks:    C[mt, nt], one task each: A[mt, kg] -> panels of mr rows, private to the thread, or used in place;
 //                    for each block of K (kc), each panel of A (stays in L1), each panel of B (streams from L2):
 //                    micro-kernel
@@ -38,12 +38,17 @@ struct Plan {
   bool direct_c = true;                            // partial sums over K live in C
   bool finishing = false;                          // the last block of K goes through finish()
   bool shared_sums = false, private_sums = false;  // partial sums live in workspace: shared, or per thread
-  int64_t panels_per_pack = 1, num_pack_tasks = 0, num_tile_tasks = 0, num_reduce_tasks = 0, tasks_per_group = 0;
+  int64_t panels_per_pack = 1, num_pack_tasks = 0, num_tile_tasks = 0, num_reduce_tasks = 0;
+  int64_t lookahead = 0;    // 1: the next stage's B is packed before this stage's tiles, so that no thread idles
+  int64_t num_buffers = 1;  // for packed B
   int32_t threads = 1;
 
+  int64_t num_stages() const noexcept { return problem.batch * num_chunks * num_groups; }
+  int64_t tasks_per_stage() const noexcept { return num_pack_tasks + num_tile_tasks + num_reduce_tasks; }
+
   // Workspace: offsets in bytes, multiples of 64.
-  size_t packed_b = 0, column_sums = 0, sums = 0, shared_bytes = 0;  // for all
-  size_t packed_a = 0, private_sum = 0, tile = 0, thread_bytes = 0;  // in each thread's part
+  size_t packed_b = 0, packed_b_bytes = 0, column_sums = 0, sums = 0, shared_bytes = 0;  // for all
+  size_t packed_a = 0, private_sum = 0, tile = 0, thread_bytes = 0;                      // in each thread's part
 
   size_t workspace() const noexcept {
     return method == Method::per_batch ? static_cast<size_t>(threads) * (shared_bytes + thread_bytes)
