@@ -62,11 +62,14 @@ bool overlaps_itself(const Footprint& array) {
 bool may_overlap(const Footprint& x, const Footprint& y) {
   const Interval a = span(x, 0), b = span(y, 0);
   if (a.high < b.low || b.high < a.low) return false;
+  int64_t common = 0;  // divides every stride
   for (const Footprint* array : {&x, &y})
-    for (const auto& dimension : array->dimensions)
-      if (dimension.size > 1 && dimension.stride != 0 && disjoint_modulo(x, y, std::abs(dimension.stride)))
-        return false;
-  return true;
+    for (const auto& dimension : array->dimensions) {
+      if (dimension.size <= 1 || dimension.stride == 0) continue;
+      if (disjoint_modulo(x, y, std::abs(dimension.stride))) return false;
+      common = std::gcd(common, dimension.stride);
+    }
+  return common == 0 || !disjoint_modulo(x, y, common);
 }
 
 }  // namespace blublas
