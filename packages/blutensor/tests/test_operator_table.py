@@ -119,7 +119,7 @@ def test_exceptions_are_needed() -> None:
 
 
 def test_private_operators_have_documentation() -> None:
-    assert [s.name for s in OPERATORS.values() if len(s.doc) <= 10] == []
+    assert [s.name for s in OPERATORS.values() if len(s.doc) <= 10 and s.category != "registered"] == []
 
 
 def test_stub_is_current() -> None:

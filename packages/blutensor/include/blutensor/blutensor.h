@@ -183,6 +183,8 @@ BLUTENSOR_API int32_t blutensor_generator_state(blutensor_tensor** out);
 BLUTENSOR_API int64_t blutensor_generator_next_op_id(void);
 BLUTENSOR_API void blutensor_generator_set_op_id(int64_t op_id);
 BLUTENSOR_API int64_t blutensor_generator_op_id(void);
+/* Starts a step: op id 0. Two recordings may draw other op ids only when a step began between them. */
+BLUTENSOR_API void blutensor_generator_begin_step(void);
 
 /* ------------------------------------------------------------------ capture and Programs */
 
@@ -234,6 +236,7 @@ typedef struct blutensor_run_args {
   void* interrupted_context;
   int64_t steps_done;                       /* out; also on failure */
   double host_seconds;                      /* out: time outside programs and source */
+  double slice_seconds;                     /* above 0: returns after about this time, with fewer steps done */
 } blutensor_run_args;
 BLUTENSOR_API int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args);
 typedef struct blutensor_family_info {

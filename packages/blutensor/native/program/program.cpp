@@ -10,6 +10,7 @@ namespace blutensor {
 namespace {
 
 constexpr uint64_t kArenaAlignment = 64;
+constexpr const char* kOpId = "op_id";  // attribute of random operators: their number in the step
 
 const char* short_dtype(DType dtype) {
   constexpr const char* names[kNumDTypes] = {"f32", "bf16", "f16", "f64", "i64", "i32", "u8", "u16", "bool"};
@@ -97,12 +98,17 @@ void Program::check_same(const Program& second) const {
     const ProgramCall& call = (c < calls.size() ? *this : second).calls[c];
     fail(Status::capture, "[capture ", name_, "] operator '", call.op->name, "' (call ", c, ") ", why...);
   };
+  // Op ids count from the start of a step; the first recording may stand in the middle of one (after initialisers).
+  const int64_t shift = random_begin.step == second.random_begin.step ? 0 : second.random_begin.op_id - random_begin.op_id;
+  const auto same_attr = [&](const Operator& op, size_t k, const Attr& x, const Attr& y) {
+    return op.attrs[k].name == kOpId ? x.i + shift == y.i : x == y;
+  };
   // A scalar becomes a `full` of its own: name the operator that uses it.
   const auto consumer = [&](size_t c) -> std::string {
     if (calls[c].op->name != "full" || calls[c].outputs.empty()) return {};
     for (size_t k = c + 1; k < calls.size(); ++k)
       for (const Operand& o : calls[k].inputs)
-        if (o.buffer == calls[c].outputs[0].buffer) return text(", an operand of '", calls[k].op->name, "' (call ", k, "),");
+        if (o.buffer == calls[c].outputs[0].buffer) return text("for an operand of '", calls[k].op->name, "' (call ", k, ") ");
     return {};
   };
   for (size_t c = 0; c < std::max(calls.size(), second.calls.size()); ++c) {
@@ -111,11 +117,11 @@ void Program::check_same(const Program& second) const {
     const ProgramCall &a = calls[c], &b = second.calls[c];
     if (a.op != b.op) differ(c, "became '", b.op->name, "' in the second recording; a captured function must make the same calls every time");
     for (size_t k = 0; k < a.attrs.size(); ++k)
-      if (!(a.attrs[k] == b.attrs[k]))
-        differ(c, a.op->attrs[k].name == "op_id" ? std::string(" draws random numbers of another step,") : consumer(c), " has ", a.op->attrs[k].name, " = ", blutensor::to_text(a.attrs[k]), " in the first recording and ",
+      if (!same_attr(*a.op, k, a.attrs[k], b.attrs[k]))
+        differ(c, a.op->attrs[k].name == kOpId ? std::string("draws other random numbers and ") : consumer(c), "has ", a.op->attrs[k].name, " = ", blutensor::to_text(a.attrs[k]), " in the first recording and ",
                blutensor::to_text(b.attrs[k]),
                " in the second: ",
-               a.op->attrs[k].name == "op_id" ? "end every step with default_generator.advance()"
+               a.op->attrs[k].name == kOpId ? "end every step with default_generator.advance()"
                                               : "host values are baked into a capture; pass what changes as a 0-d tensor");
     if (a.inputs.size() != b.inputs.size()) differ(c, "got ", a.inputs.size(), " and then ", b.inputs.size(), " tensors");
     for (size_t k = 0; k < a.inputs.size(); ++k) {

@@ -57,6 +57,12 @@ struct GradFlag {
   bool stale_before = false, stale_after = false;
 };
 
+// Where the host's count of random operators stands.
+struct RandomPosition {
+  int64_t step = 0;   // steps begun so far
+  int64_t op_id = 0;  // of the next random operator
+};
+
 // Call `to` on its lane starts after call `from` on another lane is done.
 struct LaneEvent {
   int64_t from = 0, to = 0;
@@ -88,6 +94,7 @@ class Program final : public RefCounted {
   Tensors slot_tensors, output_tensors;
   std::vector<Ref<Storage>> written;  // external, slot and output storages that a run writes
   std::vector<GradFlag> grad_flags;   // of the leaves whose gradients a run writes or marks stale
+  RandomPosition random_begin, random_end;
   Ref<StorageWatch> left_behind = make_ref<StorageWatch>();  // internal buffers whose storage still exists
 
  private:

@@ -65,6 +65,7 @@ void RunLoop::run(Family& family) {
     ++steps_done;
     const auto now = Clock::now();
     host_seconds = seconds(now - begin) - busy;
+    if (slice_seconds > 0 && seconds(now - begin) >= slice_seconds) return;
     if (interrupted && (steps_done == steps || now - asked >= std::chrono::milliseconds(50))) {
       asked = now;
       if (interrupted()) fail(Status::interrupted, "[run] interrupted after ", steps_done, " of ", steps, " steps");

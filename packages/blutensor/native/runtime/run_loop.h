@@ -22,6 +22,8 @@ struct RunLoop {
   double* metric_values = nullptr;        // [steps, metrics]
   std::function<bool()> interrupted;      // asked between steps, at most every 50 ms
 
+  double slice_seconds = 0;               // above 0: ends after about this time, between steps
+
   int64_t steps_done = 0;
   double host_seconds = 0;        // outside programs and source
 

@@ -14,7 +14,7 @@ int64_t num_elements(const Shape& shape) {
   int64_t n = 1;
   for (int64_t d : shape) {
     require(d >= 0, "expected sizes of at least 0, got shape ", shape);
-    require(!__builtin_mul_overflow(n, d, &n), "shape ", shape, " has more than 2^63 elements");
+    require(!__builtin_mul_overflow(n, d, &n), "expected less than 2^63 elements, got shape ", shape);
   }
   return n;
 }

@@ -45,6 +45,7 @@ from .errors import (  # noqa: E402
     ShapeError,
     UnsupportedError,
 )
+from .external import register_operator, registered  # noqa: E402
 from .gradcheck import gradcheck  # noqa: E402
 from .indexing import index_write_  # noqa: E402
 from .process import isa, set_isa  # noqa: E402
@@ -110,6 +111,8 @@ __all__ = [
     "optim",
     "random",
     "recompute",
+    "register_operator",
+    "registered",
     "set_isa",
     "set_num_threads",
     "uint8",

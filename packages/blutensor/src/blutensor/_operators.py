@@ -6,6 +6,7 @@ The stub beside this file (`_operators.pyi`) is generated from the same table by
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -77,9 +78,17 @@ def result_annotation(spec: OperatorSpec) -> str:
     return "None" if spec.num_outputs == 0 else f"tuple[{', '.join(['Tensor'] * spec.num_outputs)}]"
 
 
+def _identifier(spec: OperatorSpec) -> str:
+    """The name as an identifier: operators of other libraries may have dots in theirs."""
+    return re.sub(r"\W", "_", f"_{spec.name}" if spec.name[:1].isdigit() else spec.name)
+
+
 def _source(spec: OperatorSpec) -> str:
+    for name, _, _ in parameters(spec):
+        if not name.isidentifier():
+            raise _calls.ShapeError(f"[{spec.name}] expected identifiers as names of inputs and attributes, got {name!r}")
     signature = ", ".join(f"{n}={d}" if d is not None else n for n, d, _ in parameters(spec))
-    lines = [f"def {spec.name}({signature}):"]
+    lines = [f"def {_identifier(spec)}({signature}):"]
     fixed = [i for i in spec.inputs if i.kind != "list"]
     lists = [i for i in spec.inputs if i.kind == "list"]
     scalars = [i.name for i in fixed if i.accepts_scalar]
@@ -165,7 +174,8 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
 
     namespace |= {d.name: d for d in dtypes.ALL if d.name != "bool"}
     exec(compile(_source(spec), f"<operator {spec.name}>", "exec"), namespace)
-    function: Callable[..., Any] = namespace[spec.name]
+    function: Callable[..., Any] = namespace[_identifier(spec)]
+    function.__name__ = function.__qualname__ = spec.name
     function.__doc__ = docstring(spec)
     function.__module__ = __name__
     return function

@@ -31,12 +31,13 @@ def _keep(*objects: object) -> int:
     return context
 
 
-def _borrowed(handle: int) -> Tensor:
+def borrowed(handle: int) -> Tensor:
+    """A tensor over a handle that the native side lends."""
     _lib.blutensor_tensor_retain(handle)
     return Tensor._adopt(handle)
 
 
-def _give(tensor: Tensor) -> int:
+def give(tensor: Tensor) -> int:
     """A handle that the native side will own."""
     _lib.blutensor_tensor_retain(tensor._handle)
     return tensor._handle
@@ -174,9 +175,9 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Ho
 
     def call(_context: int, handle: int, out: Any) -> int:
         try:
-            replacement = hook(_borrowed(handle))
+            replacement = hook(borrowed(handle))
             if replacement is not None:
-                out[0] = _give(replacement)
+                out[0] = give(replacement)
             return 0
         except BaseException as error:
             return _native.callback_failed(error)
@@ -211,11 +212,11 @@ def custom_gradient(
 
     def call(_context: int, grad_outputs: Any, num_outputs: int, grad_inputs: Any, num_inputs: int) -> int:
         try:
-            results = gradient([_borrowed(grad_outputs[i]) if grad_outputs[i] else None for i in range(num_outputs)])
+            results = gradient([borrowed(grad_outputs[i]) if grad_outputs[i] else None for i in range(num_outputs)])
             if len(results) != num_inputs:
                 raise ShapeError(f"[{name}] expected {num_inputs} gradients, one per input, got {len(results)}")
             for i, result in enumerate(results):
-                grad_inputs[i] = None if result is None else _give(result)
+                grad_inputs[i] = None if result is None else give(result)
             return 0
         except BaseException as error:
             return _native.callback_failed(error)

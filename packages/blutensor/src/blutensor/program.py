@@ -221,6 +221,8 @@ class CapturedFunction:
             CaptureError: The two recordings differ, or the function does what a capture cannot hold.
             DTypeError: An argument is no tensor.
         """
+        if _lib.blutensor_capture_active():
+            raise CaptureError(f"[capture {self.name}] cannot be called inside a capture: captures do not nest")
         last = self._last
         if last is not None and last.program is not None and len(args) == len(last.slots):
             for a, slot in zip(args, last.slots, strict=True):
@@ -338,7 +340,8 @@ class RunInterrupted(KeyboardInterrupt):
         self.metrics = metrics
 
 
-_check_signals = ctypes.pythonapi.PyErr_CheckSignals
+# So often the native loop comes back for signals: a call of a few microseconds.
+_SLICE_SECONDS = 0.05
 
 
 class ProgramFamily:
@@ -402,41 +405,44 @@ class ProgramFamily:
                 raise ShapeError(f"[run] expected {steps} values per feed, one per step, got {len(v)}")
         feed_table = np.ascontiguousarray(np.stack(list(values.values()), axis=1)) if values else np.zeros((steps, 0))
         table = np.zeros((steps, len(metrics)))
-        raised: list[BaseException] = []
-
-        def interrupted(_context: int) -> int:
-            try:
-                _check_signals()  # runs Python's signal handlers
-            except BaseException as error:
-                raised.append(error)
-                return 1
-            return 0
-
         doubles = ctypes.POINTER(ctypes.c_double)
-        args = _native.RunArgs(
-            struct_size=ctypes.sizeof(_native.RunArgs),
-            num_phases=len(phases),
-            programs=_native.handle_array([p._handle for p, _ in phases]),
-            repeats=_native.int64_array([n for _, n in phases]),
-            steps=steps,
-            source_next=None if source is None else source.next_function,
-            source_context=None if source is None else source.context,
-            num_feeds=len(values),
-            num_metrics=len(metrics),
-            feeds=_native.handle_array([t._handle for t in values]),
-            feed_values=feed_table.ctypes.data_as(doubles),
-            metrics=_native.handle_array([t._handle for t in metrics]),
-            metric_values=table.ctypes.data_as(doubles),
-            interrupted=_native.InterruptedFn(interrupted),
-        )
-        status = _lib.blutensor_family_run(self._handle, ctypes.byref(args))
-        self.last_host_seconds = args.host_seconds
+        slices: list[_native.RunArgs] = []
+
+        def done() -> int:
+            return sum(int(s.steps_done) for s in slices)
+
+        def run_slice(first: int) -> int:
+            slices.append(
+                _native.RunArgs(
+                    struct_size=ctypes.sizeof(_native.RunArgs),
+                    num_phases=len(phases),
+                    programs=_native.handle_array([p._handle for p, _ in phases]),
+                    repeats=_native.int64_array([n for _, n in phases]),
+                    steps=steps - first,
+                    source_next=None if source is None else source.next_function,
+                    source_context=None if source is None else source.context,
+                    num_feeds=len(values),
+                    num_metrics=len(metrics),
+                    feeds=_native.handle_array([t._handle for t in values]),
+                    feed_values=feed_table[first:].ctypes.data_as(doubles),
+                    metrics=_native.handle_array([t._handle for t in metrics]),
+                    metric_values=table[first:].ctypes.data_as(doubles),
+                    slice_seconds=_SLICE_SECONDS,
+                )
+            )
+            return int(_lib.blutensor_family_run(self._handle, ctypes.byref(slices[-1])))
+
+        # Signal handlers run here, between the slices: inside of a callback of the native loop their exceptions could
+        # not be caught in every place.
+        try:
+            status = run_slice(0)
+            while status == 0 and done() < steps:
+                status = run_slice(done())
+        except KeyboardInterrupt:
+            raise RunInterrupted(f"[run] interrupted after {done()} of {steps} steps", done(), table[: done()]) from None
+        finally:
+            self.last_host_seconds = sum(float(s.host_seconds) for s in slices)
         if status:
-            done = args.steps_done
-            if raised and not isinstance(raised[0], KeyboardInterrupt):
-                raise raised[0]
-            if raised:
-                raise RunInterrupted(_native.last_error(), done, table[:done])
             message = _native.last_error()
             if source is not None and message.startswith("[run] the source"):
                 raise RuntimeError(f"{message}: {source.error()}")

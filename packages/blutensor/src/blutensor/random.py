@@ -33,14 +33,14 @@ class Generator:
         """Starts over: this seed, step 0, operator 0."""
         view = self._state._view("manual_seed", write=True)
         view[0], view[1] = _signed(seed), 0
-        _lib.blutensor_generator_set_op_id(0)
+        _lib.blutensor_generator_begin_step()
 
     def advance(self) -> None:
         """Ends a step: the next random operators belong to the next one. Recorded by captures, like any operator."""
         from . import _operators
 
         _operators.private("rng_advance_")(self._state)
-        _lib.blutensor_generator_set_op_id(0)
+        _lib.blutensor_generator_begin_step()
 
     @property
     def op_id(self) -> int:

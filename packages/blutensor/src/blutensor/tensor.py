@@ -173,16 +173,7 @@ class Tensor:
         return self._view("numpy")
 
     def _view(self, op: str, write: bool = False) -> npt.NDArray[Any]:
-        address = self._address(op, write)
-        shape, strides, dtype = self._fixed()
-        item = dtype.itemsize
-        if self.size == 0:
-            return np.empty(shape, dtype.numpy)
-        low = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s < 0) * item
-        high = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s > 0) * item + item
-        buffer: Any = (ctypes.c_char * (high - low)).from_address(address + low)
-        buffer._tensor = self  # keeps the memory
-        return np.ndarray(shape, dtype.numpy, buffer, -low, [s * item for s in strides])
+        return array_over(self._address(op, write), *self._fixed(), keep=self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.detach()._view("__array__")
@@ -469,6 +460,20 @@ class Tensor:
         return _operators().greater_equal(self, other)  # type: ignore[no-any-return]
 
     __hash__ = object.__hash__
+
+
+def array_over(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtypes.DType, keep: object = None
+) -> npt.NDArray[Any]:
+    """A NumPy array over native memory. `address` is that of element (0, ..., 0); `keep` lives as long as the array."""
+    if 0 in shape:
+        return np.empty(shape, dtype.numpy)
+    item = dtype.itemsize
+    low = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s < 0) * item
+    high = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s > 0) * item + item
+    buffer: Any = (ctypes.c_char * (high - low)).from_address(address + low)
+    buffer._keep = keep
+    return np.ndarray(shape, dtype.numpy, buffer, -low, [s * item for s in strides])
 
 
 def _restore(cls: type[Tensor], values: npt.NDArray[Any], dtype: str, requires_grad: bool) -> Tensor:
