@@ -312,16 +312,13 @@ void register_attention(OperatorRegistry& registry) {
     Operator op;
     op.name = kName;
     op.doc =
-        "softmax(scale * query @ key^T) @ value over the last two axes, without ever holding the [T, S] matrix. query: "
-        "[..., T, D], key and value: "
-        "[..., S, D] with the same leading axes, any strides, D <= 256, any floating dtype. Results: output [..., T, "
-        "D] and logsumexp [..., T] (natural "
-        "logarithm of the sum of exp(scores); float32, float64 for float64). is_causal: query i sees keys 0..i, also "
-        "when T != S (PyTorch's top-left "
-        "alignment); values behind the mask must be finite. scale 0 stands for 1/sqrt(D). From rank 4 on, the output "
-        "lies in memory as [..., T, H, D]: "
-        "permuting and merging heads copies nothing. Queries that see only -inf give NaN; S = 0 gives 0. Method: "
-        "FlashAttention-2 (Dao, 2023).";
+        "softmax(scale * query @ key^T) @ value over the last two axes, without ever holding the [T, S] matrix. "
+        "query: [..., T, D], key and value: [..., S, D] with the same leading axes, any strides, D <= 256, any "
+        "floating dtype. Results: output [..., T, D] and logsumexp [..., T] (natural logarithm of the sum of "
+        "exp(scores); float32, float64 for float64). is_causal: query i sees keys 0..i, also when T != S (PyTorch's "
+        "top-left alignment); values behind the mask must be finite. scale 0 stands for 1/sqrt(D). From rank 4 on, "
+        "the output lies in memory as [..., T, H, D]: permuting and merging heads copies nothing. Queries that see "
+        "only -inf give NaN; S = 0 gives 0. Method: FlashAttention-2 (Dao, 2023).";
     op.category = "Neural network";
     op.inputs = {{"query", Kind::required}, {"key", Kind::required}, {"value", Kind::required}};
     op.attrs = {causal, scale};
@@ -344,11 +341,10 @@ void register_attention(OperatorRegistry& registry) {
     Operator op;
     op.name = "scaled_dot_product_attention_backward";
     op.doc =
-        "Gradients of scaled_dot_product_attention with respect to query, key and value; probabilities are recomputed "
-        "from logsumexp [..., T]. "
-        "grad_logsumexp [..., T] may be missing. Each result has the shape of its operand and, from rank 4 on, lies in "
-        "memory as [..., T, H, D]. The order "
-        "of every sum is fixed by the shapes.";
+        "Gradients of scaled_dot_product_attention with respect to query, key and value; probabilities are "
+        "recomputed from logsumexp [..., T]. grad_logsumexp [..., T] may be missing. Each result has the shape of "
+        "its operand and, from rank 4 on, lies in memory as [..., T, H, D]. The order of every sum is fixed by the "
+        "shapes.";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required},   {"query", Kind::required},  {"key", Kind::required},
                  {"value", Kind::required},         {"output", Kind::required}, {"logsumexp", Kind::required},
@@ -367,9 +363,8 @@ void register_attention(OperatorRegistry& registry) {
     op.name = "attention_decode";
     op.doc =
         "Attention of one new token over a cache: query [..., 1, D] against rows 0..position of key_cache and "
-        "value_cache [..., Tmax, D] (any strides); "
-        "result [..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), IndexError otherwise. scale 0 stands for "
-        "1/sqrt(D). No gradient.";
+        "value_cache [..., Tmax, D] (any strides); result [..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), "
+        "IndexError otherwise. scale 0 stands for 1/sqrt(D). No gradient.";
     op.category = "Neural network";
     op.inputs = {{"query", Kind::required},
                  {"key_cache", Kind::required},

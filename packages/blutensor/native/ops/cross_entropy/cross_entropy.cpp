@@ -12,6 +12,7 @@
 #include "ops/kernels.h"
 #include "ops/parallel.h"
 #include "ops/registry.h"
+#include "ops/softmax/row_offsets.h"
 
 namespace blutensor {
 
@@ -30,31 +31,20 @@ Shape without_last(Shape shape) {
   return shape;
 }
 
-// Offset, in elements, of a row of an operand with the given leading axes.
-int64_t row_offset(const Shape& rows, const Strides& strides, int64_t row) {
-  int64_t sum = 0;
-  for (int i = rows.size() - 1; i >= 0; --i) {
-    sum += row % rows[i] * strides[i];
-    row /= rows[i];
-  }
-  return sum;
-}
-
 // ---------------------------------------------------------------- targets
 
 class Targets {
  public:
-  Targets(const View& view, int64_t ignore_index) : view_(view), ignore_(ignore_index) {}
+  Targets(const View& view, int64_t ignore_index) : view_(view), rows_(view, -1), ignore_(ignore_index) {}
   int64_t at(int64_t row) const {
-    const int64_t offset = row_offset(view_.shape, view_.strides, row);
+    const int64_t offset = rows_(row);
     return view_.dtype == DType::int32 ? view_.ptr<int32_t>()[offset] : view_.ptr<int64_t>()[offset];
   }
   bool ignored(int64_t target) const { return target == ignore_; }
   // Number of rows that count; throws when a target names no class.
   int64_t check(int64_t num_classes) const {
     int64_t valid = 0;
-    const int64_t rows = view_.numel();
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = 0; row < rows_.count(); ++row) {
       const int64_t target = at(row);
       if (ignored(target)) continue;
       if (target < 0 || target >= num_classes)
@@ -67,6 +57,7 @@ class Targets {
 
  private:
   const View& view_;
+  RowOffsets rows_;
   int64_t ignore_;
 };
 
@@ -107,13 +98,14 @@ void launch_forward(const Launch& launch) {
   const Reduction reduction = reduction_of(launch.attrs);
   const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = maximum.numel();
   const int64_t num_valid = targets.check(num_classes);
+  const RowOffsets logits_rows(logits, logits.rank() - 1);
   visit_floating(logits.dtype, "cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using Stat = compute_t<T>;
     double* losses = static_cast<double*>(launch.workspace);
     parallel_for(num_rows, rows_per_task(num_classes), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* x = logits.ptr<T>() + row_offset(maximum.shape, logits.strides, row);
+        const T* x = logits.ptr<T>() + logits_rows(row);
         RowSum<Stat> parts;
         if constexpr (std::is_same_v<T, float>) {
           parts = stride == 1 ? kernels().cross_entropy.row_sum(x, num_classes)
@@ -204,23 +196,24 @@ void launch_backward(const Launch& launch) {
   const View &grad = launch.inputs[0], &logits = launch.inputs[1], &maximum = launch.inputs[3],
              &log_sum = launch.inputs[4];
   const Targets targets(launch.inputs[2], launch.attrs.i(0));
-  const Shape& rows = launch.inputs[2].shape;
+  const RowOffsets grad_rows(grad, -1);
   const Reduction reduction = reduction_of(launch.attrs);
-  const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = num_elements(rows);
+  const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = maximum.numel();
   const int64_t num_valid = targets.check(num_classes);
+  const RowOffsets logits_rows(logits, logits.rank() - 1);
   visit_floating(logits.dtype, "cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using Stat = compute_t<T>;
     parallel_for(num_rows, rows_per_task(num_classes), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* x = logits.ptr<T>() + row_offset(rows, logits.strides, row);
+        const T* x = logits.ptr<T>() + logits_rows(row);
         T* out = launch.outputs[0].ptr<T>() + row * num_classes;
         const int64_t target = targets.at(row);
         if (targets.ignored(target)) {
           for (int64_t j = 0; j < num_classes; ++j) out[j] = T(0.0f);
           continue;
         }
-        Stat scale = grad.ptr<Stat>()[reduction == Reduction::none ? row_offset(rows, grad.strides, row) : 0];
+        Stat scale = grad.ptr<Stat>()[reduction == Reduction::none ? grad_rows(row) : 0];
         if (reduction == Reduction::mean) scale /= static_cast<Stat>(num_valid);
         const LogSumExp<Stat> parts{maximum.ptr<Stat>()[row], log_sum.ptr<Stat>()[row]};
         if constexpr (std::is_same_v<T, float>) {
@@ -250,11 +243,10 @@ void register_cross_entropy(OperatorRegistry& registry) {
     op.name = "cross_entropy";
     op.doc =
         "-log(softmax(logits)[target]) of every row. logits: [..., V], any floating dtype; targets: [...], int32 or "
-        "int64, in [0, V) or ignore_index "
-        "(IndexError otherwise, before anything is written). Results: loss, float32 (float64 for float64 logits): 0-d "
-        "for reduction 'mean' (over the rows "
-        "that are not ignored; NaN when all are) and 'sum', [...] for 'none' (0 where ignored); and, without a "
-        "gradient, maximum and log_sum [...] of the rows: logsumexp is their sum.";
+        "int64, in [0, V) or ignore_index (IndexError otherwise, before anything is written). Results: loss, float32 "
+        "(float64 for float64 logits): 0-d for reduction 'mean' (over the rows that are not ignored; NaN when all "
+        "are) and 'sum', [...] for 'none' (0 where ignored); and, without a gradient, maximum and log_sum [...] of "
+        "the rows: logsumexp is their sum.";
     op.category = "Neural network";
     op.inputs = {{"logits", Kind::required}, {"targets", Kind::required}};
     op.attrs = attrs;
@@ -273,9 +265,9 @@ void register_cross_entropy(OperatorRegistry& registry) {
     Operator op;
     op.name = "cross_entropy_backward";
     op.doc =
-        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, divided "
-        "by the number of rows that count "
-        "for reduction 'mean'; maximum and log_sum [...] are cross_entropy's. Ignored rows get 0.";
+        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, "
+        "divided by the number of rows that count for reduction 'mean'; maximum and log_sum [...] are "
+        "cross_entropy's. Ignored rows get 0.";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required},
                  {"logits", Kind::required},

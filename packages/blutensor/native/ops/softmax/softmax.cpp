@@ -3,6 +3,7 @@
 #include "ops/kernels.h"
 #include "ops/parallel.h"
 #include "ops/registry.h"
+#include "ops/softmax/row_offsets.h"
 #include "ops/softmax/softmax_kernels.h"
 
 namespace blutensor {
@@ -13,25 +14,6 @@ namespace {
 int row_axis(int64_t axis, int rank, const char* op) { return normalize_axis(axis, std::max(rank, 1), op); }
 
 // ---------------------------------------------------------------- geometry
-
-// Rows along one axis of operands of one shape: row index -> offset of its first element.
-struct Rows {
-  Rows(const Shape& full, int axis) : shape(full) {
-    if (shape.size() > 0) shape.erase(axis);
-    count = num_elements(shape);
-  }
-  int64_t offset(Strides strides, int axis, int64_t row) const {
-    if (strides.size() > 0) strides.erase(axis);
-    int64_t sum = 0;
-    for (int i = shape.size() - 1; i >= 0; --i) {
-      sum += row % shape[i] * strides[i];
-      row /= shape[i];
-    }
-    return sum;
-  }
-  Shape shape;
-  int64_t count = 0;
-};
 
 int64_t axis_stride(const View& v, int axis) { return v.rank() > 0 ? v.strides[axis] : 1; }
 int64_t axis_length(const View& v, int axis) { return v.rank() > 0 ? v.shape[axis] : 1; }
@@ -59,30 +41,29 @@ void launch_forward(const Launch& launch) {
   const View &x = launch.inputs[0], &y = launch.outputs[0];
   const int axis = row_axis(launch.attrs.i(0), x.rank(), "softmax");
   const int64_t n = axis_length(x, axis), x_stride = axis_stride(x, axis), y_stride = axis_stride(y, axis);
-  const Rows rows(x.shape, axis);
+  const RowOffsets x_rows(x, axis), y_rows(y, axis);
   if (n == 0) return;
   if (x.dtype == DType::float32 && has_columns(x, y, axis)) {
     const int64_t columns = x.shape.back();
     if (columns == 0) return;
     // A task takes up to 64 columns of one slab.
     const int64_t strip = std::min<int64_t>(columns, 64), strips = (columns + strip - 1) / strip,
-                  slabs = rows.count / columns;
+                  slabs = x_rows.count() / columns;
     parallel_for(slabs * strips, rows_per_task(n * strip), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t first = task % strips * strip, row = task / strips * columns + first;
-        kernels().softmax.forward_columns(x.ptr<float>() + rows.offset(x.strides, axis, row), x_stride,
-                                          y.ptr<float>() + rows.offset(y.strides, axis, row), y_stride, n,
-                                          std::min(strip, columns - first), kLog);
+        kernels().softmax.forward_columns(x.ptr<float>() + x_rows(row), x_stride, y.ptr<float>() + y_rows(row),
+                                          y_stride, n, std::min(strip, columns - first), kLog);
       }
     });
     return;
   }
   visit_floating(x.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    parallel_for(rows.count, rows_per_task(n), [&](int64_t begin, int64_t end) {
+    parallel_for(y_rows.count(), rows_per_task(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* from = x.ptr<T>() + rows.offset(x.strides, axis, row);
-        T* to = y.ptr<T>() + rows.offset(y.strides, axis, row);
+        const T* from = x.ptr<T>() + x_rows(row);
+        T* to = y.ptr<T>() + y_rows(row);
         if constexpr (std::is_same_v<T, float>) {
           if (x_stride == 1 && y_stride == 1) {
             kernels().softmax.forward_row(from, to, n, kLog);
@@ -136,14 +117,14 @@ void launch_backward(const Launch& launch) {
   const int axis = row_axis(launch.attrs.i(0), y.rank(), "softmax");
   const int64_t n = axis_length(y, axis), g_stride = axis_stride(grad, axis), y_stride = axis_stride(y, axis),
                 dx_stride = axis_stride(dx, axis);
-  const Rows rows(y.shape, axis);
+  const RowOffsets grad_rows(grad, axis), y_rows(y, axis), dx_rows(dx, axis);
   visit_floating(y.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    parallel_for(rows.count, rows_per_task(n), [&](int64_t begin, int64_t end) {
+    parallel_for(y_rows.count(), rows_per_task(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        const T* g = grad.ptr<T>() + rows.offset(grad.strides, axis, row);
-        const T* result = y.ptr<T>() + rows.offset(y.strides, axis, row);
-        T* to = dx.ptr<T>() + rows.offset(dx.strides, axis, row);
+        const T* g = grad.ptr<T>() + grad_rows(row);
+        const T* result = y.ptr<T>() + y_rows(row);
+        T* to = dx.ptr<T>() + dx_rows(row);
         if constexpr (std::is_same_v<T, float>) {
           if (g_stride == 1 && y_stride == 1 && dx_stride == 1) {
             kernels().softmax.backward_row(g, result, to, n, kLog);
