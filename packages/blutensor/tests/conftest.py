@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import blutensor as bt
 import pytest
+
+import blutensor as bt
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import blutensor as bt
-import blutensor.nn.functional as F
 import numpy as np
 import numpy.typing as npt
+
+import blutensor as bt
+import blutensor.nn.functional as F
 from blutensor import nn, optim
 
 
@@ -75,7 +76,13 @@ class Transformer(nn.Module):
     """A GPT of ugly sizes with a tied head."""
 
     def __init__(
-        self, vocabulary: int = 53, channels: int = 24, heads: int = 3, layers: int = 2, length: int = 11, p: float = 0.1
+        self,
+        vocabulary: int = 53,
+        channels: int = 24,
+        heads: int = 3,
+        layers: int = 2,
+        length: int = 11,
+        p: float = 0.1,
     ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, channels), nn.Embedding(length, channels)

@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pytest
+
 import blualloc
 import blutensor as bt
 import blutensor.nn.functional as F
-import numpy as np
-import pytest
 from blutensor import _operators
 from blutensor._table import OPERATORS
 
@@ -58,18 +59,19 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("float targets", lambda: F.cross_entropy(f((2, 3)), f(2)), TypeError, r"\[cross_entropy\]"),
     ("no tensor", lambda: bt.exp(1.0), TypeError, r"\[exp\].*asarray"),
     ("an array", lambda: f(3) + np.ones(3), TypeError, "asarray"),
-    ("None", lambda: F.linear(None, f((2, 3))), TypeError, r"\[linear\].*'x'"),  # type: ignore[arg-type]
+    ("None", lambda: F.linear(None, f((2, 3))), TypeError, r"\[linear\].*'x'"),
     ("unknown dtype", lambda: bt.zeros(2, dtype="float128x"), TypeError, "expected one of float32"),
     ("device", lambda: bt.zeros(2, device="cuda:0"), TypeError, "expected device 'cpu', got 'cuda:0'"),
-    ("attribute", lambda: F.softmax(f((2, 3)), 0.5), TypeError, r"\[softmax\] expected integer for 'axis', got 0.5"),  # type: ignore[arg-type]
-    ("choice", lambda: F.gelu(f(2), "erf"), ValueError, r"\[gelu\].*none, tanh.*'erf'"),  # type: ignore[arg-type]
+    ("attribute", lambda: F.softmax(f((2, 3)), 0.5), TypeError, r"\[softmax\] expected integer for 'axis', got 0.5"),
+    ("choice", lambda: F.gelu(f(2), "erf"), ValueError, r"\[gelu\].*none, tanh.*'erf'"),
     # out of range
     ("axis", lambda: f((2, 3)).sum(2), IndexError, r"\[sum\].*from -2 to 1, got 2"),
     ("softmax axis", lambda: F.softmax(f((2, 3)), -3), IndexError, r"\[softmax\].*-3"),
     ("id", lambda: F.embedding(i64(0, 3), f((3, 4))), IndexError, r"\[embedding\].*3"),
     ("negative id", lambda: F.embedding(i64(-1), f((3, 4))), IndexError, r"\[embedding\].*-1"),
     ("target", lambda: F.cross_entropy(f((1, 3)), i64(3)), IndexError, r"\[cross_entropy\].*3"),
-    ("head target", lambda: F.linear_cross_entropy(f((1, 3)), f((4, 3)), i64(-1)), IndexError, r"\[linear_cross_entropy\].*-1"),
+    ("head target", lambda: F.linear_cross_entropy(f((1, 3)), f((4, 3)), i64(-1)), IndexError,
+     r"\[linear_cross_entropy\].*-1"),
     ("seed", lambda: bt.manual_seed(2**64), ValueError, "64 bits"),
     ("isa", lambda: bt.set_isa("mmx"), ValueError, "reference, avx2, avx512"),
 ]  # fmt: skip
@@ -144,12 +146,12 @@ def test_nan_and_infinity_propagate() -> None:
         x = bt.asarray([[1.0, bad], [1.0, 2.0]])
         assert not np.isfinite(F.softmax(x).numpy()[0]).all()
         assert np.isfinite(F.softmax(x).numpy()[1]).all()
-        assert not math.isfinite(x.sum().item())  # type: ignore[arg-type]
+        assert not math.isfinite(x.sum().item())
         assert not np.isfinite((x @ x).numpy()[0]).all()
-        assert not math.isfinite(F.cross_entropy(x, i64(0, 1)).item())  # type: ignore[arg-type]
+        assert not math.isfinite(F.cross_entropy(x, i64(0, 1)).item())
     assert bt.isnan(bt.asarray([math.nan, 1.0])).tolist() == [True, False]
     assert bt.isfinite(bt.asarray([math.inf, 1.0])).tolist() == [False, True]
-    assert math.copysign(1, (bt.asarray(-0.0) * 1).item()) == -1  # type: ignore[arg-type]
+    assert math.copysign(1, (bt.asarray(-0.0) * 1).item()) == -1
     assert (bt.asarray([1e-45]) * 1).item() == np.float32(1e-45)
 
 

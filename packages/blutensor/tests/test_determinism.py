@@ -27,16 +27,16 @@ model, optimizer = build(kind)
 step = train_step(model, optimizer)
 if captured:
     step = bt.capture(step)
-losses = [bits(step(*batch)).hex() for batch in batches(kind, %d, size=9)]
+losses = [bits(step(*batch)).hex() for batch in batches(kind, int(sys.argv[5]), size=9)]
 state = hashlib.sha256(b"".join(bits(w) for w in weights(model).values()))
 print(json.dumps({"losses": losses, "weights": state.hexdigest()}))
-""" % STEPS
+"""
 
 
 def run(threads: int, shuffle: int, mode: str, kind: str) -> Any:
     """Losses and a digest of the weights of one process."""
     done = subprocess.run(
-        [sys.executable, "-c", WORKER, str(threads), str(shuffle), mode, kind],
+        [sys.executable, "-c", WORKER, str(threads), str(shuffle), mode, kind, str(STEPS)],
         cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

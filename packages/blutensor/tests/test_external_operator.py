@@ -6,11 +6,12 @@ import ctypes
 import itertools
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
-from blutensor import _native
 from models import bits
+
+import blutensor as bt
+from blutensor import _native
 
 _numbers = itertools.count()
 _KEPT: list[object] = []
@@ -22,7 +23,7 @@ def fresh(name: str) -> str:
 
 
 def scaled_square(name: str) -> Any:
-    """factor * x^2, with a gradient made of operators."""
+    """Factor * x^2, with a gradient made of operators."""
 
     def infer(shapes: Any, dtypes: Any, factor: float) -> Any:
         return [(shapes[0], dtypes[0])]
@@ -156,7 +157,7 @@ def test_through_the_c_interface() -> None:
 
     def gradient(_: int, inputs: Any, outputs: Any, grads: Any, attrs: Any, results: Any) -> int:
         count = ctypes.c_int32()
-        negative = bt._table.OPERATORS["negative"].id  # type: ignore[attr-defined]
+        negative = bt._table.OPERATORS["negative"].id
         arguments = (ctypes.c_void_p * 1)(grads[0])
         return int(_native.lib.blutensor_call(negative, arguments, 1, 0, None, 0, results, 1, ctypes.byref(count)))
 
@@ -186,7 +187,7 @@ def test_through_the_c_interface() -> None:
         assert register(ctypes.byref(broken), ctypes.byref(op_id)) == 1
         assert "[register" in _native.last_error()
     wrong_kind = (_native.Attr * 1)(_native.Attr(kind=1))
-    softmax = bt._table.OPERATORS["softmax"].id  # type: ignore[attr-defined]
+    softmax = bt._table.OPERATORS["softmax"].id
     out, count = (ctypes.c_void_p * 1)(), ctypes.c_int32()
     call = _native.lib.blutensor_call
     handles = (ctypes.c_void_p * 1)(x._handle)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
+import blutensor as bt
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 

@@ -6,10 +6,11 @@ import gc
 import weakref
 from typing import Any
 
-import blualloc
-import blutensor as bt
 import numpy as np
 import pytest
+
+import blualloc
+import blutensor as bt
 
 SHARED = ["float32", "float16", "float64", "int64", "int32", "uint8", "uint16", "bool"]
 
@@ -109,7 +110,9 @@ def test_memory_that_cannot_be_shared() -> None:
         bt.from_dlpack(read_only)
 
 
-@pytest.mark.parametrize("value", [np.ones(2, np.complex64), np.array(["a"]), np.array([None]), np.ones(2, np.int8), "text", 1j, object()])
+@pytest.mark.parametrize(
+    "value", [np.ones(2, np.complex64), np.array(["a"]), np.array([None]), np.ones(2, np.int8), "text", 1j, object()]
+)
 def test_values_without_a_counterpart(value: Any) -> None:
     with pytest.raises(TypeError, match="expected one of float32"):
         bt.asarray(value)
@@ -220,16 +223,19 @@ def test_dlpack_with_torch(torch: Any) -> None:
     assert bt.asarray(torch.ones(2, dtype=torch.float64)).dtype is bt.float64
 
 
+def adder(constant: bt.Tensor) -> Any:
+    return lambda x: x + constant
+
+
 def test_foreign_memory_is_given_back_outside_of_a_replay() -> None:
     """A program keeps what it reads: the array dies with the program, not while one runs."""
     array = tracked(4)
     alive = weakref.ref(array)
-    constant = bt.asarray(array)
-    program = bt.capture(lambda x: x + constant)
+    program = bt.capture(adder(bt.asarray(array)))
     del array
     for _ in range(4):
         result = program(bt.ones(4, dtype="float64"))
     assert result.tolist() == [1, 2, 3, 4]
-    del constant, program, result
+    del program, result
     gc.collect()
     assert alive() is None

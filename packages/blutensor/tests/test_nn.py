@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import blutensor as bt
-import blutensor.nn.functional as F
 import numpy as np
 import pytest
+
+import blutensor as bt
+import blutensor.nn.functional as F
 from blutensor import nn
 
 
@@ -44,7 +45,7 @@ def test_tied_parameters_and_buffers() -> None:
     model.scale = bt.full((3,), 3.0)
     assert model.state_dict()["scale"].tolist() == [3, 3, 3]
     with pytest.raises(TypeError, match="expected a tensor for buffer 'scale'"):
-        model.scale = 3.0  # type: ignore[assignment]
+        model.scale = 3.0
     with pytest.raises(ValueError, match="taken"):
         model.register_buffer("head", bt.ones(1))
 
@@ -74,8 +75,8 @@ def test_attributes_change_their_kind() -> None:
 def test_module_list() -> None:
     layers = nn.ModuleList([nn.Linear(2, 2)])
     layers.append(nn.Linear(2, 3))
-    assert [layer.out_features for layer in layers.children()] == [2, 3]  # type: ignore[attr-defined]
-    assert layers[1].out_features == 3  # type: ignore[attr-defined]
+    assert [layer.out_features for layer in layers.children()] == [2, 3]
+    assert layers[1].out_features == 3
     assert len(layers) == 2
 
 
@@ -222,15 +223,17 @@ def test_linear_cross_entropy_is_cross_entropy_of_linear() -> None:
     x, w = (bt.asarray(rng.standard_normal(s)).requires_grad_() for s in ((9, 4), (13, 4)))
     targets = bt.asarray(np.array([0, 12, -100, 3, 3, 5, -100, 1, 2]))
     for reduction in ("mean", "sum"):
-        one = F.linear_cross_entropy(x, w, targets, reduction=reduction)  # type: ignore[arg-type]
-        two = F.cross_entropy(F.linear(x, w), targets, reduction=reduction)  # type: ignore[arg-type]
+        one = F.linear_cross_entropy(x, w, targets, reduction=reduction)
+        two = F.cross_entropy(F.linear(x, w), targets, reduction=reduction)
         assert one.item() == pytest.approx(two.item(), rel=1e-12)
         for a, b in zip(bt.grad(one * 3, [x, w]), bt.grad(two * 3, [x, w]), strict=True):
             assert a is not None
             assert b is not None
             np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-10, atol=1e-12)
     with bt.no_grad():
-        assert F.linear_cross_entropy(x, w, targets).item() == pytest.approx(F.cross_entropy(F.linear(x, w), targets).item())
+        assert F.linear_cross_entropy(x, w, targets).item() == pytest.approx(
+            F.cross_entropy(F.linear(x, w), targets).item()
+        )
 
 
 def test_mlp_is_linear_gelu_linear() -> None:
@@ -239,8 +242,8 @@ def test_mlp_is_linear_gelu_linear() -> None:
         bt.asarray(rng.standard_normal(s)).requires_grad_() for s in ((5, 4), (7, 4), (7,), (3, 7), (3,), (5, 3))
     )
     for approximate in ("tanh", "none"):
-        fused = F.mlp(x, w1, b1, w2, b2, r, approximate)  # type: ignore[arg-type]
-        plain = F.linear(F.gelu(F.linear(x, w1, b1), approximate), w2, b2) + r  # type: ignore[arg-type]
+        fused = F.mlp(x, w1, b1, w2, b2, r, approximate)
+        plain = F.linear(F.gelu(F.linear(x, w1, b1), approximate), w2, b2) + r
         np.testing.assert_allclose(fused.detach().numpy(), plain.detach().numpy(), rtol=1e-12)
         inputs = [x, w1, b1, w2, b2, r]
         for a, b in zip(bt.grad((fused * fused).sum(), inputs), bt.grad((plain * plain).sum(), inputs), strict=True):

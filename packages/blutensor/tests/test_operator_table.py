@@ -5,9 +5,10 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import pytest
+
+import blutensor as bt
 from blutensor import _operators, stubs
 from blutensor._table import OPERATORS, GradCase, OperatorSpec
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import blutensor as bt
 import numpy as np
 import numpy.typing as npt
 import pytest
-from blutensor import nn, optim
 from models import MLP, batches, bits
+
+import blutensor as bt
+from blutensor import nn, optim
 
 Array = npt.NDArray[Any]
 SHAPES = [(), (1,), (3, 5), (33,), (2, 7, 17), (0, 4)]
@@ -213,7 +214,9 @@ def test_wrong_state_is_reported_at_once_and_nothing_is_written() -> None:
     state = dict(optimizer.state_dict())
     del state["exp_avg.w"]
     state |= {"exp_avg.b": bt.ones(7), "other": bt.ones(1), "step": bt.full((), 5, dtype="int64")}
-    with pytest.raises(ValueError, match=r"missing 'exp_avg.w'.*unexpected 'other'.*'exp_avg.b' has shape \(7,\), expected \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"missing 'exp_avg.w'.*unexpected 'other'.*'exp_avg.b' has shape \(7,\), expected \(2,\)"
+    ):
         optimizer.load_state_dict(state)
     assert optimizer.step_count.item() == 0
 
@@ -232,7 +235,7 @@ def test_wrong_constructions() -> None:
         ([3.0], {}, TypeError, "float"),
     ):
         with pytest.raises(error_type, match=message):
-            optim.AdamW(params, **options)  # type: ignore[arg-type]
+            optim.AdamW(params, **options)
     with pytest.raises(ValueError, match="nesterov"):
         optim.SGD([p], nesterov=True)
 

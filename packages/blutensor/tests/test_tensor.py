@@ -7,9 +7,10 @@ import math
 import pickle
 import threading
 
-import blutensor as bt
 import numpy as np
 import pytest
+
+import blutensor as bt
 from blutensor import nn
 
 DTYPES = ["float32", "bfloat16", "float16", "float64", "int64", "int32", "uint8", "uint16", "bool"]
@@ -53,7 +54,11 @@ def test_values_of_every_dtype(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0, 2), (2, 3), (1, 1, 1, 1, 1, 1, 1, 2)])
 def test_creation(dtype: str, shape: tuple[int, ...]) -> None:
-    for made, value in ((bt.zeros(shape, dtype=dtype), 0), (bt.ones(shape, dtype=dtype), 1), (bt.full(shape, 1, dtype=dtype), 1)):
+    for made, value in (
+        (bt.zeros(shape, dtype=dtype), 0),
+        (bt.ones(shape, dtype=dtype), 1),
+        (bt.full(shape, 1, dtype=dtype), 1),
+    ):
         assert made.shape == shape
         assert made.dtype.name == dtype
         assert all(v == value for v in made.reshape(-1).tolist())

@@ -27,12 +27,13 @@ extern "C" {
 #define BLUTENSOR_STATUS_RUNTIME 5
 #define BLUTENSOR_STATUS_IO 6
 #define BLUTENSOR_STATUS_INTERRUPTED 7
-#define BLUTENSOR_STATUS_INDEX 8         /* IndexError: an id, target or axis out of range */
-#define BLUTENSOR_STATUS_CAPTURE 9       /* CaptureError */
+#define BLUTENSOR_STATUS_INDEX 8   /* IndexError: an id, target or axis out of range */
+#define BLUTENSOR_STATUS_CAPTURE 9 /* CaptureError */
 
 /* dtypes: float32 0, bfloat16 1, float16 2, float64 3, int64 4, int32 5, uint8 6, uint16 7, bool 8. Devices: cpu 0, cuda 1. */
 
-typedef struct blutensor_tensor blutensor_tensor;   /* reference counted; crosses packages as PyCapsule "blutensor_tensor" */
+typedef struct blutensor_tensor
+    blutensor_tensor; /* reference counted; crosses packages as PyCapsule "blutensor_tensor" */
 typedef struct blutensor_program blutensor_program;
 typedef struct blutensor_family blutensor_family;
 
@@ -55,7 +56,7 @@ typedef struct blutensor_tensor_info {
   int64_t offset;                      /* in elements, from the start of the storage */
   uint64_t storage_id;
   uint64_t storage_bytes;
-  uint64_t version; /* writes in place to the storage so far */
+  uint64_t version;    /* writes in place to the storage so far */
   const char* grad_fn; /* name of the operator that produced it, or NULL */
 } blutensor_tensor_info;
 
@@ -82,7 +83,7 @@ BLUTENSOR_API int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_t
 /* ------------------------------------------------------------------ operators */
 
 typedef struct blutensor_attr {
-  int32_t kind; /* 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string */
+  int32_t kind;  /* 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string */
   int32_t count; /* integers: how many */
   int64_t i;     /* integer, boolean, dtype */
   double f;
@@ -112,7 +113,7 @@ typedef struct blutensor_view {
 
 typedef struct blutensor_operator_desc {
   uint32_t struct_size;
-  int32_t num_inputs;  /* all required tensors */
+  int32_t num_inputs; /* all required tensors */
   int32_t num_outputs;
   int32_t num_attrs;
   const char* name;
@@ -120,18 +121,21 @@ typedef struct blutensor_operator_desc {
   const char* const* input_names;
   const char* const* attr_names;
   const int32_t* attr_kinds;
-  uint64_t written_inputs; /* bit i: input i is written in place */
+  uint64_t written_inputs;              /* bit i: input i is written in place */
   uint64_t saved_inputs, saved_outputs; /* what the gradient reads */
-  int32_t lane;   /* 0 compute, 1 communication, 2 copy */
-  int32_t effect; /* 0 pure, 1 writes, 2 communicates */
+  int32_t lane;                         /* 0 compute, 1 communication, 2 copy */
+  int32_t effect;                       /* 0 pure, 1 writes, 2 communicates */
   /* Fills dtype, rank, shape of the outputs (row-major). */
   int32_t (*infer)(void* context, const blutensor_view* inputs, const blutensor_attr* attrs, blutensor_view* outputs);
-  int32_t (*launch_cpu)(void* context, const blutensor_view* inputs, const blutensor_attr* attrs, const blutensor_view* outputs, void* stream);
-  int32_t (*launch_cuda)(void* context, const blutensor_view* inputs, const blutensor_attr* attrs, const blutensor_view* outputs, void* stream);
+  int32_t (*launch_cpu)(void* context, const blutensor_view* inputs, const blutensor_attr* attrs,
+                        const blutensor_view* outputs, void* stream);
+  int32_t (*launch_cuda)(void* context, const blutensor_view* inputs, const blutensor_attr* attrs,
+                         const blutensor_view* outputs, void* stream);
   /* Gradients of the inputs from those of the outputs, by calling operators: inputs/outputs are NULL where not saved, grad_outputs
    * NULL where unused; leaves owned handles (or NULL) in grad_inputs. May be NULL: not differentiable. */
   int32_t (*gradient)(void* context, blutensor_tensor* const* inputs, blutensor_tensor* const* outputs,
-                      blutensor_tensor* const* grad_outputs, const blutensor_attr* attrs, blutensor_tensor** grad_inputs);
+                      blutensor_tensor* const* grad_outputs, const blutensor_attr* attrs,
+                      blutensor_tensor** grad_inputs);
   void* context;
 } blutensor_operator_desc;
 BLUTENSOR_API int32_t blutensor_register_operator(const blutensor_operator_desc* desc, uint32_t* op_id);
@@ -151,8 +155,8 @@ BLUTENSOR_API int32_t blutensor_detach(blutensor_tensor* tensor, blutensor_tenso
 BLUTENSOR_API int32_t blutensor_grad_enabled(void);
 BLUTENSOR_API void blutensor_set_grad_enabled(int32_t enabled);
 /* Accumulates into the leaves' gradients. grads[i] NULL: ones for a 0-d root. */
-BLUTENSOR_API int32_t blutensor_backward(blutensor_tensor* const* roots, blutensor_tensor* const* grads, int32_t num_roots,
-                                         int32_t retain_graph, int32_t create_graph);
+BLUTENSOR_API int32_t blutensor_backward(blutensor_tensor* const* roots, blutensor_tensor* const* grads,
+                                         int32_t num_roots, int32_t retain_graph, int32_t create_graph);
 /* Gradients with respect to `inputs`; NULL where there is no path and allow_unused. Touches no leaf. */
 BLUTENSOR_API int32_t blutensor_grad(blutensor_tensor* const* roots, blutensor_tensor* const* grads, int32_t num_roots,
                                      blutensor_tensor* const* inputs, int32_t num_inputs, int32_t retain_graph,
@@ -169,7 +173,8 @@ typedef int32_t (*blutensor_custom_gradient)(void* context, blutensor_tensor* co
                                              blutensor_tensor** grad_inputs, int32_t num_inputs);
 BLUTENSOR_API int32_t blutensor_record_custom(const char* name, blutensor_tensor* const* inputs, int32_t num_inputs,
                                               blutensor_tensor* const* outputs, int32_t num_outputs,
-                                              blutensor_custom_gradient gradient, void (*release)(void*), void* context);
+                                              blutensor_custom_gradient gradient, void (*release)(void*),
+                                              void* context);
 typedef struct blutensor_autograd_stats {
   uint32_t struct_size, reserved;
   uint64_t live_nodes, arena_bytes, arena_resets;
@@ -193,7 +198,8 @@ BLUTENSOR_API void blutensor_generator_begin_step(void);
 BLUTENSOR_API int32_t blutensor_capture_begin(const char* name, int32_t level);
 /* Slots: tensors that the caller fills before every run. Outputs: tensors that the captured function returns. */
 BLUTENSOR_API int32_t blutensor_capture_end(blutensor_tensor* const* slots, int32_t num_slots,
-                                            blutensor_tensor* const* outputs, int32_t num_outputs, blutensor_program** out);
+                                            blutensor_tensor* const* outputs, int32_t num_outputs,
+                                            blutensor_program** out);
 BLUTENSOR_API void blutensor_capture_abort(void);
 BLUTENSOR_API int32_t blutensor_capture_active(void);
 /* An error (CAPTURE) that names the first operator that differs. */
@@ -204,8 +210,10 @@ BLUTENSOR_API void blutensor_program_release(blutensor_program* program);
 /* level 0: native loop over the planned arena; 1: operator by operator, each buffer allocated at its first use and freed after its last.
  * on_op (may be NULL) is called before every operator with its index and name (level 1 only). */
 BLUTENSOR_API int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
-                                               int32_t (*on_op)(void* context, int64_t index, const char* name), void* context);
-BLUTENSOR_API const char* blutensor_program_text(const blutensor_program* program); /* valid until the next call on this thread */
+                                               int32_t (*on_op)(void* context, int64_t index, const char* name),
+                                               void* context);
+BLUTENSOR_API const char* blutensor_program_text(
+    const blutensor_program* program); /* valid until the next call on this thread */
 typedef struct blutensor_program_info {
   uint32_t struct_size, reserved;
   int64_t num_calls, num_buffers, num_slots, num_outputs;
@@ -220,23 +228,24 @@ BLUTENSOR_API void blutensor_family_release(blutensor_family* family);
 typedef int32_t (*blutensor_source_next)(void* context, void* const* slots, int32_t num_slots);
 typedef struct blutensor_run_args {
   uint32_t struct_size;
-  int32_t num_phases;                       /* of one step, in order */
-  blutensor_program* const* programs;       /* per phase; all finalized in this family */
-  const int64_t* repeats;                   /* per phase */
+  int32_t num_phases;                 /* of one step, in order */
+  blutensor_program* const* programs; /* per phase; all finalized in this family */
+  const int64_t* repeats;             /* per phase */
   int64_t steps;
-  blutensor_source_next source_next;        /* fills the slots before every program; NULL: slots are left alone */
+  blutensor_source_next source_next; /* fills the slots before every program; NULL: slots are left alone */
   void* source_context;
-  int32_t num_feeds;                        /* 0-d float32/float64/int64/int32 tensors written at the start of each step */
-  int32_t num_metrics;                      /* 0-d tensors read at the end of each step */
+  int32_t num_feeds;   /* 0-d float32/float64/int64/int32 tensors written at the start of each step */
+  int32_t num_metrics; /* 0-d tensors read at the end of each step */
   blutensor_tensor* const* feeds;
-  const double* feed_values;                /* [steps, num_feeds] */
+  const double* feed_values; /* [steps, num_feeds] */
   blutensor_tensor* const* metrics;
-  double* metric_values;                    /* [steps, num_metrics] */
-  int32_t (*interrupted)(void* context);    /* asked between steps, at most every 50 ms; non-zero stops (status INTERRUPTED) */
+  double* metric_values; /* [steps, num_metrics] */
+  int32_t (*interrupted)(
+      void* context); /* asked between steps, at most every 50 ms; non-zero stops (status INTERRUPTED) */
   void* interrupted_context;
-  int64_t steps_done;                       /* out; also on failure */
-  double host_seconds;                      /* out: time outside programs and source */
-  double slice_seconds;                     /* above 0: returns after about this time, with fewer steps done */
+  int64_t steps_done;   /* out; also on failure */
+  double host_seconds;  /* out: time outside programs and source */
+  double slice_seconds; /* above 0: returns after about this time, with fewer steps done */
 } blutensor_run_args;
 BLUTENSOR_API int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args);
 typedef struct blutensor_family_info {
@@ -247,7 +256,8 @@ BLUTENSOR_API int32_t blutensor_family_get_info(const blutensor_family* family, 
 
 /* ------------------------------------------------------------------ process */
 
-BLUTENSOR_API int32_t blutensor_set_isa(const char* name); /* "reference", "avx2", "avx512", "auto"; tests and measurements */
+BLUTENSOR_API int32_t
+blutensor_set_isa(const char* name); /* "reference", "avx2", "avx512", "auto"; tests and measurements */
 BLUTENSOR_API const char* blutensor_isa(void);
 /* Called around every operator (also in replays); NULL removes it. One predictable branch when there is none. */
 typedef struct blutensor_hooks {

@@ -9,9 +9,7 @@ using namespace blutensor::api;
 
 namespace {
 
-[[noreturn]] void callback_failed(int32_t status) {
-  throw Error(static_cast<Status>(status), blutensor_last_error());
-}
+[[noreturn]] void callback_failed(int32_t status) { throw Error(static_cast<Status>(status), blutensor_last_error()); }
 
 Tensors checked_handles(blutensor_tensor* const* handles, int32_t count, const char* function) {
   Tensors list = from_handles(handles, count);
@@ -29,7 +27,8 @@ int32_t blutensor_set_requires_grad(blutensor_tensor* tensor, int32_t value) {
     require(is_leaf(t) || value, "[requires_grad] cannot be switched off on a result of '",
             is_leaf(t) ? "" : grad_meta(t)->grad_fn->name(), "'; use .detach()");
     if (!is_leaf(t)) return;
-    require_type(is_floating(t.dtype()) || !value, "[requires_grad] expected a floating-point tensor, got ", dtype_name(t.dtype()));
+    require_type(is_floating(t.dtype()) || !value, "[requires_grad] expected a floating-point tensor, got ",
+                 dtype_name(t.dtype()));
     if (value || grad_meta(t)) ensure_grad_meta(t).requires_grad = value != 0;
   });
 }
@@ -49,7 +48,8 @@ int32_t blutensor_set_grad(blutensor_tensor* tensor, blutensor_tensor* grad) {
       return;
     }
     require(g.shape() == t.shape(), "[grad] expected a gradient of shape ", t.shape(), ", got ", g.shape());
-    require_type(g.dtype() == t.dtype(), "[grad] expected a gradient of dtype ", dtype_name(t.dtype()), ", got ", dtype_name(g.dtype()));
+    require_type(g.dtype() == t.dtype(), "[grad] expected a gradient of dtype ", dtype_name(t.dtype()), ", got ",
+                 dtype_name(g.dtype()));
     GradMeta& meta = ensure_grad_meta(t);
     meta.grad = g;
     meta.grad_stale = false;
@@ -93,8 +93,9 @@ int32_t blutensor_grad(blutensor_tensor* const* roots, blutensor_tensor* const* 
                        blutensor_tensor* const* inputs, int32_t num_inputs, int32_t retain_graph, int32_t create_graph,
                        int32_t allow_unused, blutensor_tensor** grad_inputs) {
   return guarded([&] {
-    const Tensors results = gradients(checked_handles(roots, num_roots, "grad"), from_handles(grads, num_roots),
-                                      checked_handles(inputs, num_inputs, "grad"), {retain_graph != 0, create_graph != 0});
+    const Tensors results =
+        gradients(checked_handles(roots, num_roots, "grad"), from_handles(grads, num_roots),
+                  checked_handles(inputs, num_inputs, "grad"), {retain_graph != 0, create_graph != 0});
     for (size_t i = 0; i < results.size(); ++i)
       require(allow_unused || results[i].defined(), "[grad] input ", i,
               " was not used in computing the outputs; pass allow_unused=True to get None for it");
@@ -138,15 +139,16 @@ int32_t blutensor_remove_hook(blutensor_tensor* tensor, uint64_t hook_id) {
 }
 
 int32_t blutensor_record_custom(const char* name, blutensor_tensor* const* inputs, int32_t num_inputs,
-                                blutensor_tensor* const* outputs, int32_t num_outputs, blutensor_custom_gradient gradient,
-                                void (*release)(void*), void* context) {
+                                blutensor_tensor* const* outputs, int32_t num_outputs,
+                                blutensor_custom_gradient gradient, void (*release)(void*), void* context) {
   return guarded([&] {
     const auto owner = make_ref<CallbackContext>(context, release);
     record_custom(name, checked_handles(inputs, num_inputs, name), checked_handles(outputs, num_outputs, name),
                   [gradient, owner, num_inputs](const Tensors& grad_outputs) {
                     std::vector<blutensor_tensor*> in, out(static_cast<size_t>(num_inputs));
                     for (const Tensor& t : grad_outputs) in.push_back(borrow(t));
-                    const int32_t status = gradient(owner->context, in.data(), static_cast<int32_t>(in.size()), out.data(), num_inputs);
+                    const int32_t status =
+                        gradient(owner->context, in.data(), static_cast<int32_t>(in.size()), out.data(), num_inputs);
                     Tensors grads;
                     for (blutensor_tensor* handle : out) grads.push_back(adopt(handle));
                     if (status) callback_failed(status);

@@ -89,8 +89,8 @@ int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out) {
     const TypeRow* found = nullptr;
     for (const TypeRow& row : kTypes)
       if (row.dl.code == dl.dtype.code && row.dl.bits == dl.dtype.bits && dl.dtype.lanes == 1) found = &row;
-    require_type(found != nullptr, "[from_dlpack] DLPack type (code ", int{dl.dtype.code}, ", ", int{dl.dtype.bits}, " bits, ",
-                 dl.dtype.lanes, " lanes) has no counterpart here");
+    require_type(found != nullptr, "[from_dlpack] DLPack type (code ", int{dl.dtype.code}, ", ", int{dl.dtype.bits},
+                 " bits, ", dl.dtype.lanes, " lanes) has no counterpart here");
     const Shape shape = dims(dl.shape, dl.ndim);
     const Strides strides = dl.strides ? dims(dl.strides, dl.ndim) : contiguous_strides(shape);
     // On success the tensor owns `managed`; on failure the caller still does.
@@ -98,8 +98,9 @@ int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out) {
       auto* m = static_cast<DLManagedTensor*>(p);
       if (m->deleter) m->deleter(m);
     };
-    const int32_t status = blutensor_from_memory(static_cast<char*>(dl.data) + dl.byte_offset, shape.data(), strides.data(),
-                                                 dl.ndim, static_cast<int32_t>(found->dtype), 0, 0, release, managed, out);
+    const int32_t status =
+        blutensor_from_memory(static_cast<char*>(dl.data) + dl.byte_offset, shape.data(), strides.data(), dl.ndim,
+                              static_cast<int32_t>(found->dtype), 0, 0, release, managed, out);
     if (status) throw Error(static_cast<Status>(status), blutensor_last_error());
   });
 }

@@ -77,7 +77,8 @@ void initialize();
 // Releases a C callback's context when the last copy of the owning std::function dies.
 class CallbackContext : public RefCounted {
  public:
-  CallbackContext(void* callback_context, void (*on_release)(void*)) : context(callback_context), release_(on_release) {}
+  CallbackContext(void* callback_context, void (*on_release)(void*))
+      : context(callback_context), release_(on_release) {}
   ~CallbackContext() override {
     if (release_) release_(context);
   }

@@ -37,9 +37,12 @@ void put_list(std::ostringstream& out, const List& list, const Put& put) {
 
 void put_attr(std::ostringstream& out, const Attr& a) {
   switch (a.kind) {
-    case AttrKind::string: return put_string(out, a.s);
-    case AttrKind::integers: return put_list(out, a.ints, [&](int64_t v) { out << v; });
-    case AttrKind::dtype: return put_string(out, dtype_name(static_cast<DType>(a.i)));
+    case AttrKind::string:
+      return put_string(out, a.s);
+    case AttrKind::integers:
+      return put_list(out, a.ints, [&](int64_t v) { out << v; });
+    case AttrKind::dtype:
+      return put_string(out, dtype_name(static_cast<DType>(a.i)));
     case AttrKind::floating:
       if (std::isfinite(a.f)) {
         out << to_text(a);
@@ -47,7 +50,8 @@ void put_attr(std::ostringstream& out, const Attr& a) {
         put_string(out, std::isnan(a.f) ? "nan" : a.f > 0 ? "inf" : "-inf");
       }
       return;
-    default: out << to_text(a);
+    default:
+      out << to_text(a);
   }
 }
 
@@ -63,9 +67,10 @@ void put_operator(std::ostringstream& out, const Operator& op) {
   put_string(out, op.doc);
   out << ", \"category\": ";
   put_string(out, op.category);
-  out << ", \"public\": " << boolean(op.is_public) << ", \"view\": " << boolean(bool(op.view)) << ", \"composite\": "
-      << boolean(bool(op.decompose)) << ", \"differentiable\": " << boolean(bool(op.gradient)) << ", \"effect\": \""
-      << effects[static_cast<int>(op.effect)] << "\", \"lane\": \"" << lanes[static_cast<int>(op.lane)] << "\", \"inputs\": ";
+  out << ", \"public\": " << boolean(op.is_public) << ", \"view\": " << boolean(bool(op.view))
+      << ", \"composite\": " << boolean(bool(op.decompose)) << ", \"differentiable\": " << boolean(bool(op.gradient))
+      << ", \"effect\": \"" << effects[static_cast<int>(op.effect)] << "\", \"lane\": \""
+      << lanes[static_cast<int>(op.lane)] << "\", \"inputs\": ";
   put_list(out, op.inputs, [&](const InputSpec& s) {
     out << "{\"name\": ";
     put_string(out, s.name);
@@ -76,7 +81,8 @@ void put_operator(std::ostringstream& out, const Operator& op) {
   put_list(out, op.attrs, [&](const AttrSpec& s) {
     out << "{\"name\": ";
     put_string(out, s.name);
-    out << ", \"kind\": \"" << attr_kinds[static_cast<int>(s.kind)] << "\", \"required\": " << boolean(s.required) << ", \"default\": ";
+    out << ", \"kind\": \"" << attr_kinds[static_cast<int>(s.kind)] << "\", \"required\": " << boolean(s.required)
+        << ", \"default\": ";
     put_attr(out, s.default_value);
     out << ", \"choices\": ";
     put_list(out, s.choices, [&](const std::string& c) { put_string(out, c); });
@@ -107,7 +113,8 @@ std::vector<blutensor_view> c_views(std::span<const View> views) {
 
 // Operators trust the kinds of their attributes.
 Attrs checked_attrs(const Operator& op, const blutensor_attr* attrs, int32_t count) {
-  require(count == static_cast<int32_t>(op.attrs.size()), "[", op.name, "] expected ", op.attrs.size(), " attributes, got ", count);
+  require(count == static_cast<int32_t>(op.attrs.size()), "[", op.name, "] expected ", op.attrs.size(),
+          " attributes, got ", count);
   for (size_t k = 0; k < op.attrs.size(); ++k)
     require_type(attrs[k].kind == static_cast<int32_t>(op.attrs[k].kind), "[", op.name, "] expected kind ",
                  static_cast<int32_t>(op.attrs[k].kind), " for '", op.attrs[k].name, "', got ", attrs[k].kind);
@@ -130,8 +137,10 @@ LaunchFn launcher_of(LaunchCallback callback, void* context) {
 
 Operator from_desc(const blutensor_operator_desc& d) {
   require(d.struct_size >= sizeof d, "[register_operator] struct_size is too small");
-  require(d.name && d.infer && (d.launch_cpu || d.launch_cuda), "[register_operator] expected a name, infer and a launcher");
-  require(d.num_inputs >= 0 && d.num_outputs >= 0 && d.num_attrs >= 0, "[register_operator] expected counts of at least 0");
+  require(d.name && d.infer && (d.launch_cpu || d.launch_cuda),
+          "[register_operator] expected a name, infer and a launcher");
+  require(d.num_inputs >= 0 && d.num_outputs >= 0 && d.num_attrs >= 0,
+          "[register_operator] expected counts of at least 0");
   Operator op;
   op.name = d.name;
   op.doc = d.doc ? d.doc : "";
@@ -145,8 +154,8 @@ Operator from_desc(const blutensor_operator_desc& d) {
   for (int32_t i = 0; i < d.num_attrs; ++i) {
     AttrSpec spec;
     spec.name = d.attr_names[i];
-    require(d.attr_kinds[i] >= 0 && d.attr_kinds[i] <= static_cast<int32_t>(AttrKind::string), "[register_operator] expected a kind from 0 to 5 for '",
-            spec.name, "', got ", d.attr_kinds[i]);
+    require(d.attr_kinds[i] >= 0 && d.attr_kinds[i] <= static_cast<int32_t>(AttrKind::string),
+            "[register_operator] expected a kind from 0 to 5 for '", spec.name, "', got ", d.attr_kinds[i]);
     spec.kind = static_cast<AttrKind>(d.attr_kinds[i]);
     spec.required = true;
     op.attrs.push_back(spec);
@@ -175,15 +184,16 @@ Operator from_desc(const blutensor_operator_desc& d) {
   if (d.gradient)
     op.gradient = [desc = d](GradContext& ctx) {
       Tensors in, out, grads;
-      std::vector<blutensor_tensor*> in_handles, out_handles, grad_handles, results(static_cast<size_t>(ctx.num_inputs()));
+      std::vector<blutensor_tensor*> in_handles, out_handles, grad_handles,
+          results(static_cast<size_t>(ctx.num_inputs()));
       for (int i = 0; i < ctx.num_inputs(); ++i) in_handles.push_back(borrow(in.emplace_back(ctx.input(i))));
       for (int i = 0; i < desc.num_outputs; ++i) {
         out_handles.push_back(borrow(out.emplace_back(ctx.output(i))));
         grad_handles.push_back(borrow(grads.emplace_back(ctx.grad_output(i))));
       }
       const auto attrs = from_attrs(ctx.attrs());
-      const int32_t status = desc.gradient(desc.context, in_handles.data(), out_handles.data(),
-                                                     grad_handles.data(), attrs.data(), results.data());
+      const int32_t status = desc.gradient(desc.context, in_handles.data(), out_handles.data(), grad_handles.data(),
+                                           attrs.data(), results.data());
       Tensors adopted;
       for (blutensor_tensor* handle : results) adopted.push_back(adopt(handle));
       check_callback(status);
@@ -218,9 +228,10 @@ int32_t blutensor_call(uint32_t op_id, blutensor_tensor* const* inputs, int32_t 
                        int32_t* num_outputs) {
   return guarded([&] {
     const Operator& op = OperatorRegistry::instance().at(op_id);
-    const Tensors results = call(op, from_handles(inputs, num_inputs), checked_attrs(op, attrs, num_attrs), list_length);
-    require(results.size() <= static_cast<size_t>(max_outputs), "[", op.name, "] room for ", max_outputs, " outputs, need ",
-            results.size());
+    const Tensors results =
+        call(op, from_handles(inputs, num_inputs), checked_attrs(op, attrs, num_attrs), list_length);
+    require(results.size() <= static_cast<size_t>(max_outputs), "[", op.name, "] room for ", max_outputs,
+            " outputs, need ", results.size());
     for (size_t i = 0; i < results.size(); ++i) outputs[i] = to_handle(results[i]);
     *num_outputs = static_cast<int32_t>(results.size());
   });

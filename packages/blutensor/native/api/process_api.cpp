@@ -44,12 +44,23 @@ Attrs to_attrs(const blutensor_attr* attrs, int32_t count) {
     Attr& to = values[k];
     to.kind = static_cast<AttrKind>(from.kind);
     switch (to.kind) {
-      case AttrKind::floating: to.f = from.f; break;
-      case AttrKind::integers: to.ints = dims(from.ints, from.count); break;
-      case AttrKind::string: to.s = from.s ? from.s : ""; break;
-      case AttrKind::boolean: to.i = from.i != 0; break;
-      case AttrKind::dtype: to.i = static_cast<int64_t>(checked_dtype(static_cast<int32_t>(from.i))); break;
-      default: to.i = from.i;
+      case AttrKind::floating:
+        to.f = from.f;
+        break;
+      case AttrKind::integers:
+        to.ints = dims(from.ints, from.count);
+        break;
+      case AttrKind::string:
+        to.s = from.s ? from.s : "";
+        break;
+      case AttrKind::boolean:
+        to.i = from.i != 0;
+        break;
+      case AttrKind::dtype:
+        to.i = static_cast<int64_t>(checked_dtype(static_cast<int32_t>(from.i)));
+        break;
+      default:
+        to.i = from.i;
     }
   }
   return Attrs(std::move(values));

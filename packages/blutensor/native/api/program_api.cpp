@@ -29,7 +29,9 @@ Family& family_of(blutensor_family* family) {
 
 const BoundProgram& bound(const blutensor_program* program) {
   require_type(program != nullptr, "[program] expected a program, got NULL");
-  if (!program->bound) fail(Status::capture, "[", program->recorded->name(), "] the program is not finalized yet: finalize() plans its memory");
+  if (!program->bound)
+    fail(Status::capture, "[", program->recorded->name(),
+         "] the program is not finalized yet: finalize() plans its memory");
   return *program->bound;
 }
 
@@ -75,7 +77,8 @@ int32_t blutensor_capture_begin(const char* name, int32_t level) {
   return guarded([&] {
     initialize();
     require(level == 0 || level == 1, "[capture] expected level 0 (operators) or 1 (primitives), got ", level);
-    if (Recorder::active()) fail(Status::capture, "[capture ", name, "] a capture is already running on this thread; captures do not nest");
+    if (Recorder::active())
+      fail(Status::capture, "[capture ", name, "] a capture is already running on this thread; captures do not nest");
     recorder = std::make_unique<Recorder>(name, level == 1);
     random_begin = generator().position();
   });
@@ -88,7 +91,8 @@ int32_t blutensor_capture_end(blutensor_tensor* const* slots, int32_t num_slots,
     const std::unique_ptr<Recorder> ending = std::move(recorder);
     // Outputs of a replay belong to no graph.
     Tensors results;
-    for (const Tensor& t : from_handles(outputs, num_outputs)) results.push_back(t.view(t.shape(), t.strides(), t.offset()));
+    for (const Tensor& t : from_handles(outputs, num_outputs))
+      results.push_back(t.view(t.shape(), t.strides(), t.offset()));
     auto program = std::make_unique<blutensor_program>();
     program->recorded = ending->finish(from_handles(slots, num_slots), results);
     program->recorded->random_begin = random_begin;
@@ -137,7 +141,8 @@ int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
     require(level == 1, "[replay] expected level 0 (native) or 1 (operator by operator), got ", level);
     p.run_operator_by_operator([&](int64_t index, const char* name) {
       if (!on_op) return;
-      if (const int32_t status = on_op(context, index, name)) throw Error(static_cast<Status>(status), blutensor_last_error());
+      if (const int32_t status = on_op(context, index, name))
+        throw Error(static_cast<Status>(status), blutensor_last_error());
     });
     generator().after_run(p.program());
   });

@@ -28,7 +28,8 @@ int32_t blutensor_empty(const int64_t* shape, int32_t rank, int32_t dtype, int32
                         blutensor_tensor** out) {
   return guarded([&] {
     initialize();
-    *out = to_handle(Tensor::empty(dims(shape, rank), checked_dtype(dtype), checked_device(device_type, device_index), "empty"));
+    *out = to_handle(
+        Tensor::empty(dims(shape, rank), checked_dtype(dtype), checked_device(device_type, device_index), "empty"));
   });
 }
 
@@ -44,8 +45,9 @@ int32_t blutensor_from_memory(void* data, const int64_t* shape, const int64_t* s
     require(data || num_elements(s) == 0, "[from_memory] expected an address for shape ", s, ", got NULL");
     const auto [low, high] = extent(s, st);
     const auto owner = make_ref<CallbackContext>(context, release);
-    auto storage = make_ref<Storage>(static_cast<char*>(data) + low * element, static_cast<size_t>((high - low) * element),
-                                     checked_device(device_type, device_index), [owner] {});
+    auto storage =
+        make_ref<Storage>(static_cast<char*>(data) + low * element, static_cast<size_t>((high - low) * element),
+                          checked_device(device_type, device_index), [owner] {});
     *out = to_handle(Tensor(make_ref<TensorImpl>(std::move(storage), d, s, st, -low)));
   });
 }

@@ -72,9 +72,10 @@ class Engine final : public BackwardPass {
               "; only a root of one element has the default of 1");
       grad = full({}, {Attr::of_ints(root.shape()), Attr::of_float(1.0), Attr::of_dtype(root.dtype())});
     }
-    require(grad.shape() == root.shape(), "[backward] expected a gradient of shape ", root.shape(), ", got ", grad.shape());
-    require_type(grad.dtype() == root.dtype(), "[backward] expected a gradient of dtype ", dtype_name(root.dtype()), ", got ",
-                 dtype_name(grad.dtype()));
+    require(grad.shape() == root.shape(), "[backward] expected a gradient of shape ", root.shape(), ", got ",
+            grad.shape());
+    require_type(grad.dtype() == root.dtype(), "[backward] expected a gradient of dtype ", dtype_name(root.dtype()),
+                 ", got ", dtype_name(grad.dtype()));
     deliver(edge_to(root), std::move(grad), "backward");
   }
 

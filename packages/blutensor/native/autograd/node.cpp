@@ -140,8 +140,8 @@ class CustomNode final : public Node {
            "' was already used and freed; pass retain_graph=True to the first backward to go through it again");
     Tensors grads = gradient_(grad_outputs);
     if (grads.size() != edges.size())
-      fail(Status::runtime, "[", name(), "] its gradient function gave ", grads.size(), " gradients for ",
-           edges.size(), " inputs");
+      fail(Status::runtime, "[", name(), "] its gradient function gave ", grads.size(), " gradients for ", edges.size(),
+           " inputs");
     if (!pass.retain_graph()) gradient_ = nullptr;
     return grads;
   }
@@ -171,8 +171,8 @@ void check_sources(const Operator& op, std::span<const Tensor> inputs, int64_t l
   if (!grad_mode) return;
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].defined() && requires_grad(inputs[i]) && !op.is_written(static_cast<int>(i), list_length))
-      fail(Status::runtime, "[", op.name, "] writes in place, which is not recorded for backward, but its input ", i, " (",
-           describe(inputs[i]), ") requires a gradient; use .detach(), or no_grad()");
+      fail(Status::runtime, "[", op.name, "] writes in place, which is not recorded for backward, but its input ", i,
+           " (", describe(inputs[i]), ") requires a gradient; use .detach(), or no_grad()");
 }
 
 void record(const Operator& op, std::span<const Tensor> inputs, std::span<const Tensor> outputs, const Attrs& attrs,
@@ -262,7 +262,8 @@ uint64_t Node::live_nodes() { return num_live_nodes.load(std::memory_order_relax
 void record_custom(const std::string& name, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                    CustomGradient gradient) {
   for (const Tensor& t : outputs)
-    require(!requires_grad(t), "[", name, "] expected outputs that are not part of a graph; compute them under no_grad()");
+    require(!requires_grad(t), "[", name,
+            "] expected outputs that are not part of a graph; compute them under no_grad()");
   bool any = false;
   for (const Tensor& t : inputs) any |= requires_grad(t);
   if (any && grad_mode) attach(Ref<Node>(new CustomNode(name, inputs, outputs, std::move(gradient))), outputs);

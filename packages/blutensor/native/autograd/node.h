@@ -26,11 +26,11 @@ class GradMeta final : public AutogradMeta {
   bool requires_grad = false;  // of a leaf
   Ref<Node> grad_fn;           // of a result
   int output_index = 0;
-  Tensor grad;                 // of a leaf
-  bool grad_stale = false;     // grad is a buffer that the next backward overwrites
-  std::vector<GradHook> hooks; // of a leaf; a result's hooks live in its node
+  Tensor grad;                  // of a leaf
+  bool grad_stale = false;      // grad is a buffer that the next backward overwrites
+  std::vector<GradHook> hooks;  // of a leaf; a result's hooks live in its node
 };
-GradMeta* grad_meta(const Tensor& tensor);         // nullptr when there is none
+GradMeta* grad_meta(const Tensor& tensor);  // nullptr when there is none
 GradMeta& ensure_grad_meta(const Tensor& tensor);
 // Notes whether the next backward overwrites the leaf's gradient buffer; a running capture is told.
 void set_grad_stale(const Tensor& leaf, bool stale);

@@ -36,8 +36,9 @@ void check_inputs(const Operator& op, std::span<const Tensor> inputs, const Attr
   const Tensor* first = nullptr;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool is_fixed = i < static_cast<size_t>(fixed);
-    const InputSpec& spec =
-        op.inputs[is_fixed ? i : static_cast<size_t>(fixed) + (i - static_cast<size_t>(fixed)) / static_cast<size_t>(list_length)];
+    const InputSpec& spec = op.inputs[is_fixed ? i
+                                               : static_cast<size_t>(fixed) + (i - static_cast<size_t>(fixed)) /
+                                                                                  static_cast<size_t>(list_length)];
     if (!inputs[i].defined()) {
       require_type(spec.kind == InputSpec::Kind::optional, "[", op.name, "] expected a tensor for '", spec.name,
                    "', got none");
@@ -77,9 +78,11 @@ const LaunchFn& launcher(const Operator& op, Device device) {
 
 void launch(const Operator& op, Device device, const Launch& args) {
   const LaunchFn& fn = launcher(op, device);
-  if (op_hooks.begin) [[unlikely]] op_hooks.begin(op_hooks.context, op.tag);
+  if (op_hooks.begin) [[unlikely]]
+    op_hooks.begin(op_hooks.context, op.tag);
   fn(args);
-  if (op_hooks.end) [[unlikely]] op_hooks.end(op_hooks.context, op.tag);
+  if (op_hooks.end) [[unlikely]]
+    op_hooks.end(op_hooks.context, op.tag);
 }
 
 Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& attrs, int64_t list_length) {

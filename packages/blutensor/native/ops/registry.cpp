@@ -16,17 +16,22 @@ bool Attr::operator==(const Attr& o) const {
 
 std::string to_text(const Attr& a) {
   switch (a.kind) {
-    case AttrKind::integer: return text(a.i);
+    case AttrKind::integer:
+      return text(a.i);
     case AttrKind::floating: {
       std::ostringstream out;
       out.precision(17);
       out << a.f;
       return std::move(out).str();
     }
-    case AttrKind::boolean: return a.i ? "true" : "false";
-    case AttrKind::integers: return text(a.ints);
-    case AttrKind::dtype: return dtype_name(static_cast<DType>(a.i));
-    case AttrKind::string: return text('"', a.s, '"');
+    case AttrKind::boolean:
+      return a.i ? "true" : "false";
+    case AttrKind::integers:
+      return text(a.ints);
+    case AttrKind::dtype:
+      return dtype_name(static_cast<DType>(a.i));
+    case AttrKind::string:
+      return text('"', a.s, '"');
   }
   return {};
 }

@@ -99,7 +99,8 @@ void Program::check_same(const Program& second) const {
     fail(Status::capture, "[capture ", name_, "] operator '", call.op->name, "' (call ", c, ") ", why...);
   };
   // Op ids count from the start of a step; the first recording may stand in the middle of one (after initialisers).
-  const int64_t shift = random_begin.step == second.random_begin.step ? 0 : second.random_begin.op_id - random_begin.op_id;
+  const int64_t shift =
+      random_begin.step == second.random_begin.step ? 0 : second.random_begin.op_id - random_begin.op_id;
   const auto same_attr = [&](const Operator& op, size_t k, const Attr& x, const Attr& y) {
     return op.attrs[k].name == kOpId ? x.i + shift == y.i : x == y;
   };
@@ -108,25 +109,31 @@ void Program::check_same(const Program& second) const {
     if (calls[c].op->name != "full" || calls[c].outputs.empty()) return {};
     for (size_t k = c + 1; k < calls.size(); ++k)
       for (const Operand& o : calls[k].inputs)
-        if (o.buffer == calls[c].outputs[0].buffer) return text("for an operand of '", calls[k].op->name, "' (call ", k, ") ");
+        if (o.buffer == calls[c].outputs[0].buffer)
+          return text("for an operand of '", calls[k].op->name, "' (call ", k, ") ");
     return {};
   };
   for (size_t c = 0; c < std::max(calls.size(), second.calls.size()); ++c) {
     if (c >= calls.size() || c >= second.calls.size())
       differ(c, "is called in one of the two recordings only (", calls.size(), " and ", second.calls.size(), " calls)");
     const ProgramCall &a = calls[c], &b = second.calls[c];
-    if (a.op != b.op) differ(c, "became '", b.op->name, "' in the second recording; a captured function must make the same calls every time");
+    if (a.op != b.op)
+      differ(c, "became '", b.op->name,
+             "' in the second recording; a captured function must make the same calls every time");
     for (size_t k = 0; k < a.attrs.size(); ++k)
       if (!same_attr(*a.op, k, a.attrs[k], b.attrs[k]))
-        differ(c, a.op->attrs[k].name == kOpId ? std::string("draws other random numbers and ") : consumer(c), "has ", a.op->attrs[k].name, " = ", blutensor::to_text(a.attrs[k]), " in the first recording and ",
-               blutensor::to_text(b.attrs[k]),
-               " in the second: ",
-               a.op->attrs[k].name == kOpId ? "end every step with default_generator.advance()"
-                                              : "host values are baked into a capture; pass what changes as a 0-d tensor");
-    if (a.inputs.size() != b.inputs.size()) differ(c, "got ", a.inputs.size(), " and then ", b.inputs.size(), " tensors");
+        differ(c, a.op->attrs[k].name == kOpId ? std::string("draws other random numbers and ") : consumer(c), "has ",
+               a.op->attrs[k].name, " = ", blutensor::to_text(a.attrs[k]), " in the first recording and ",
+               blutensor::to_text(b.attrs[k]), " in the second: ",
+               a.op->attrs[k].name == kOpId
+                   ? "end every step with default_generator.advance()"
+                   : "host values are baked into a capture; pass what changes as a 0-d tensor");
+    if (a.inputs.size() != b.inputs.size())
+      differ(c, "got ", a.inputs.size(), " and then ", b.inputs.size(), " tensors");
     for (size_t k = 0; k < a.inputs.size(); ++k) {
       const Operand &x = a.inputs[k], &y = b.inputs[k];
-      if (!(x == y)) differ(c, "reads ", operand_text(x), " in the first recording and ", operand_text(y), " in the second");
+      if (!(x == y))
+        differ(c, "reads ", operand_text(x), " in the first recording and ", operand_text(y), " in the second");
       if (x.buffer < 0) continue;
       const Buffer &p = buffers[static_cast<size_t>(x.buffer)], &q = second.buffers[static_cast<size_t>(y.buffer)];
       if (p.kind == BufferKind::external && q.kind == BufferKind::external && p.storage_id != q.storage_id)
@@ -195,7 +202,8 @@ void Program::plan() {
   std::vector<std::vector<int64_t>> calls_of(buffers.size());
   for (size_t c = 0; c < calls.size(); ++c) {
     const auto use = [&](int32_t b) {
-      if (b >= 0 && (calls_of[static_cast<size_t>(b)].empty() || calls_of[static_cast<size_t>(b)].back() != static_cast<int64_t>(c)))
+      if (b >= 0 && (calls_of[static_cast<size_t>(b)].empty() ||
+                     calls_of[static_cast<size_t>(b)].back() != static_cast<int64_t>(c)))
         calls_of[static_cast<size_t>(b)].push_back(static_cast<int64_t>(c));
     };
     for (const Operand& o : calls[c].inputs) use(o.buffer);
@@ -206,8 +214,7 @@ void Program::plan() {
     if (buffers[b].kind != BufferKind::internal && buffers[b].kind != BufferKind::workspace) continue;
     packed.push_back(b);
     bytes.push_back(buffers[b].bytes);
-    for (int64_t c : calls_of[b])
-      uses.push_back({static_cast<int32_t>(calls[static_cast<size_t>(c)].op->lane), 0, c});
+    for (int64_t c : calls_of[b]) uses.push_back({static_cast<int32_t>(calls[static_cast<size_t>(c)].op->lane), 0, c});
     use_offsets.push_back(uses.size());
   }
   std::vector<blualloc_plan_event> plan_events;

@@ -24,11 +24,11 @@ const char* buffer_kind_name(BufferKind kind);
 struct Buffer {
   BufferKind kind = BufferKind::internal;
   uint64_t bytes = 0;
-  Ref<Storage> storage;      // external, slot, output
+  Ref<Storage> storage;  // external, slot, output
   uint64_t storage_id = 0;
-  int64_t first_call = -1;   // first and last call that use it
+  int64_t first_call = -1;  // first and last call that use it
   int64_t last_call = -1;
-  uint64_t arena_offset = 0; // internal, workspace: after planning
+  uint64_t arena_offset = 0;  // internal, workspace: after planning
 };
 
 // A view of a buffer, as an operand. buffer < 0: an optional operand that was not given.
@@ -89,8 +89,8 @@ class Program final : public RefCounted {
 
   std::vector<Buffer> buffers;
   std::vector<ProgramCall> calls;
-  std::vector<LaneEvent> events;      // computed by plan()
-  std::vector<int32_t> slots;         // buffers, in the order of the function's arguments
+  std::vector<LaneEvent> events;  // computed by plan()
+  std::vector<int32_t> slots;     // buffers, in the order of the function's arguments
   Tensors slot_tensors, output_tensors;
   std::vector<Ref<Storage>> written;  // external, slot and output storages that a run writes
   std::vector<GradFlag> grad_flags;   // of the leaves whose gradients a run writes or marks stale

@@ -13,7 +13,8 @@ Recorder* Recorder::active() { return active_recorder; }
 Recorder::Recorder(std::string name, bool decompose)
     : program_(make_ref<Program>(std::move(name))), decompose_(decompose) {
   if (active_recorder)
-    fail(Status::capture, "[capture ", program_->name(), "] a capture is already running on this thread; captures do not nest");
+    fail(Status::capture, "[capture ", program_->name(),
+         "] a capture is already running on this thread; captures do not nest");
   // A fresh storage tells where the ids stand.
   first_new_storage_ = make_ref<Storage>(size_t{0}, Device{}, "capture")->id() + 1;
   active_recorder = this;
@@ -39,7 +40,8 @@ Operand Recorder::operand(const Tensor& tensor, bool produced, const Operator& o
     } else {
       if (!produced)
         fail(Status::capture, "[capture ", program_->name(), "] '", op.name, "' reads a tensor (", describe(tensor),
-             ") that was filled from the host inside the captured function; make constants outside of it, or pass them as arguments");
+             ") that was filled from the host inside the captured function; make constants outside of it, or pass them "
+             "as arguments");
       buffer.kind = BufferKind::internal;
       program_->left_behind->add(storage);
     }
@@ -56,8 +58,9 @@ void Recorder::on_call(const Operator& op, std::span<const Tensor> inputs, std::
   call.list_length = list_length;
   call.workspace_bytes = workspace_bytes;
   for (size_t i = 0; i < inputs.size(); ++i)
-    call.inputs.push_back(operand(inputs[i], inputs[i].defined() && op.effect == Effect::writes &&
-                                                 op.is_written(static_cast<int>(i), list_length), op));
+    call.inputs.push_back(operand(
+        inputs[i],
+        inputs[i].defined() && op.effect == Effect::writes && op.is_written(static_cast<int>(i), list_length), op));
   for (const Tensor& t : outputs) call.outputs.push_back(operand(t, true, op));
   if (workspace_bytes) {
     Buffer workspace;

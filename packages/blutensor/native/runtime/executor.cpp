@@ -18,11 +18,19 @@ void BoundProgram::bind(void* arena) {
   const Program& p = *program_;
   const auto address = [&](int32_t b) -> char* {
     const Buffer& buffer = p.buffers[static_cast<size_t>(b)];
-    return static_cast<char*>(buffer.storage ? buffer.storage->data() : arena) + (buffer.storage ? 0 : buffer.arena_offset);
+    return static_cast<char*>(buffer.storage ? buffer.storage->data() : arena) +
+           (buffer.storage ? 0 : buffer.arena_offset);
   };
   for (const ProgramCall& call : p.calls) {
-    BoundCall bound{call.op, Device{}, views_.size(), call.inputs.size(), call.outputs.size(), call.list_length, &call.attrs,
-                    call.workspace_buffer < 0 ? nullptr : address(call.workspace_buffer), call.workspace_bytes};
+    BoundCall bound{call.op,
+                    Device{},
+                    views_.size(),
+                    call.inputs.size(),
+                    call.outputs.size(),
+                    call.list_length,
+                    &call.attrs,
+                    call.workspace_buffer < 0 ? nullptr : address(call.workspace_buffer),
+                    call.workspace_bytes};
     for (const std::vector<Operand>* operands : {&call.inputs, &call.outputs})
       for (const Operand& o : *operands) {
         View& view = views_.emplace_back();
@@ -41,7 +49,11 @@ void BoundProgram::bind(void* arena) {
 Launch BoundProgram::launch_of(const BoundCall& call, const std::vector<View>& views, void* workspace) const {
   return {std::span(views).subspan(call.first_view, call.num_inputs),
           std::span(views).subspan(call.first_view + call.num_inputs, call.num_outputs),
-          *call.attrs, call.list_length, workspace, call.workspace_bytes, nullptr};
+          *call.attrs,
+          call.list_length,
+          workspace,
+          call.workspace_bytes,
+          nullptr};
 }
 
 // A recording baked in which gradient buffers it overwrites and which it adds to.
@@ -53,8 +65,9 @@ void BoundProgram::before_run() const {
       fail(Status::capture, "[", program_->name(), "] the gradient buffer of a parameter (", describe(flag.leaf),
            ") was dropped or replaced after the capture; keep it: zero_grad(set_to_none=False)");
     if (meta.grad_stale != flag.stale_before)
-      fail(Status::capture, "[", program_->name(), "] this program was recorded to ", flag.stale_before ? "overwrite" : "add to or keep",
-           " the gradient of a parameter (", describe(flag.leaf), "), which is now ", flag.stale_before ? "not " : "",
+      fail(Status::capture, "[", program_->name(), "] this program was recorded to ",
+           flag.stale_before ? "overwrite" : "add to or keep", " the gradient of a parameter (", describe(flag.leaf),
+           "), which is now ", flag.stale_before ? "not " : "",
            "marked stale; call zero_grad() and backward() in the same order as while it was recorded");
   }
 }
@@ -106,7 +119,8 @@ void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, co
 
 void Family::add(const Ref<BoundProgram>& program) {
   const std::lock_guard lock(mutex_);
-  if (program->family) fail(Status::invalid_value, "[", program->program().name(), "] this program is finalized already");
+  if (program->family)
+    fail(Status::invalid_value, "[", program->program().name(), "] this program is finalized already");
   const uint64_t before = std::exchange(needed_bytes_, std::max(needed_bytes_, program->program().arena_bytes()));
   try {
     ensure_arena();

@@ -35,8 +35,8 @@ double read_scalar(const Tensor& t) {
 
 void RunLoop::run(Family& family) {
   for (const Phase& phase : phases)
-    require(phase.program->family == &family, "[run] program '", phase.program->program().name(), "' is not part of family '",
-            family.name(), "'");
+    require(phase.program->family == &family, "[run] program '", phase.program->program().name(),
+            "' is not part of family '", family.name(), "'");
   for (const Tensor& t : feeds) require(t.numel() == 1, "[run] expected feeds of one element, got ", describe(t));
   for (const Tensor& t : metrics) require(t.numel() == 1, "[run] expected metrics of one element, got ", describe(t));
 

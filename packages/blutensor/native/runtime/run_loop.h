@@ -16,16 +16,16 @@ struct RunLoop {
   std::vector<Phase> phases;  // of one step
   int64_t steps = 0;
   std::function<void(void* const* slots, int32_t num_slots)> source;  // throws; may be empty
-  Tensors feeds;                  // 0-d, written at the start of each step
-  const double* feed_values = nullptr;    // [steps, feeds]
-  Tensors metrics;                // 0-d, read at the end of each step
-  double* metric_values = nullptr;        // [steps, metrics]
-  std::function<bool()> interrupted;      // asked between steps, at most every 50 ms
+  Tensors feeds;                                                      // 0-d, written at the start of each step
+  const double* feed_values = nullptr;                                // [steps, feeds]
+  Tensors metrics;                                                    // 0-d, read at the end of each step
+  double* metric_values = nullptr;                                    // [steps, metrics]
+  std::function<bool()> interrupted;                                  // asked between steps, at most every 50 ms
 
-  double slice_seconds = 0;               // above 0: ends after about this time, between steps
+  double slice_seconds = 0;  // above 0: ends after about this time, between steps
 
   int64_t steps_done = 0;
-  double host_seconds = 0;        // outside programs and source
+  double host_seconds = 0;  // outside programs and source
 
   void run(Family& family);
 };

@@ -20,9 +20,7 @@ blualloc_pool* default_pool(Device device) {
 
 }  // namespace
 
-std::string device_name(Device device) {
-  return device.type == DeviceType::cpu ? "cpu" : text("cuda:", device.index);
-}
+std::string device_name(Device device) { return device.type == DeviceType::cpu ? "cpu" : text("cuda:", device.index); }
 
 const char* intern(const std::string& name) {
   static std::mutex mutex;

@@ -222,10 +222,7 @@ _declare("blutensor_generator_state", c_int32, _handles)
 _declare("blutensor_generator_next_op_id", c_int64)
 _declare("blutensor_generator_set_op_id", None, c_int64)
 _declare("blutensor_generator_op_id", c_int64)
-if not hasattr(lib, "blutensor_generator_begin_step"):  # TEMPORARY: a library built before it
-    lib.blutensor_generator_begin_step = lambda: lib.blutensor_generator_set_op_id(0)
-else:
-    _declare("blutensor_generator_begin_step", None)
+_declare("blutensor_generator_begin_step", None)
 _declare("blutensor_capture_begin", c_int32, c_char_p, c_int32)
 _declare("blutensor_capture_end", c_int32, _handles, c_int32, _handles, c_int32, _handles)
 _declare("blutensor_capture_abort", None)

@@ -86,7 +86,9 @@ def _identifier(spec: OperatorSpec) -> str:
 def _source(spec: OperatorSpec) -> str:
     for name, _, _ in parameters(spec):
         if not name.isidentifier():
-            raise _calls.ShapeError(f"[{spec.name}] expected identifiers as names of inputs and attributes, got {name!r}")
+            raise _calls.ShapeError(
+                f"[{spec.name}] expected identifiers as names of inputs and attributes, got {name!r}"
+            )
     signature = ", ".join(f"{n}={d}" if d is not None else n for n, d, _ in parameters(spec))
     lines = [f"def {_identifier(spec)}({signature}):"]
     fixed = [i for i in spec.inputs if i.kind != "list"]

@@ -398,6 +398,8 @@ class ProgramFamily:
             CaptureError: A function that has not been recorded twice.
             RuntimeError: The source failed; the message is its own.
         """
+        if steps < 0:
+            raise ShapeError(f"[run] expected at least 0 steps, got {steps}")
         phases = [(f.program, repeats) for f, repeats in schedule if repeats > 0]
         values = {} if feeds is None else {t: np.asarray(v, np.float64).reshape(-1) for t, v in feeds.items()}
         for v in values.values():
@@ -439,7 +441,9 @@ class ProgramFamily:
             while status == 0 and done() < steps:
                 status = run_slice(done())
         except KeyboardInterrupt:
-            raise RunInterrupted(f"[run] interrupted after {done()} of {steps} steps", done(), table[: done()]) from None
+            raise RunInterrupted(
+                f"[run] interrupted after {done()} of {steps} steps", done(), table[: done()]
+            ) from None
         finally:
             self.last_host_seconds = sum(float(s.host_seconds) for s in slices)
         if status:

@@ -44,7 +44,7 @@ class Generator:
 
     @property
     def op_id(self) -> int:
-        """Number of the next random operator in the step."""
+        """Number of the next random operator in the step. What draws between two steps saves it and sets it back."""
         return int(_lib.blutensor_generator_op_id())
 
     @op_id.setter
