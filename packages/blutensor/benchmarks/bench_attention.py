@@ -2,10 +2,10 @@
 
     python packages/blutensor/benchmarks/bench_attention.py [--threads 2] [--work PATTERN] [--out FILE]
 
-Inputs are normal numbers; q, k and v are views of one packed [B, T, 3, H, D] buffer, causal. Operand sets rotate, our and
-PyTorch's calls take turns, and the median of all calls counts. Backward is the backward pass alone. TFLOP/s count the
-useful half of the scores: 2 T (T + 1) D per head forward, 2.5 times that backward. GB/s count every operand and result
-once: softmax 8 bytes an element forward and 12 backward, cross entropy 4 and 8.
+Inputs are normal numbers; q, k and v are views of one packed [B, T, 3, H, D] buffer, causal. Operand sets rotate, our
+and PyTorch's calls take turns, and the median of all calls counts. Backward is the backward pass alone. TFLOP/s count
+the useful half of the scores: 2 T (T + 1) D per head forward, 2.5 times that backward. GB/s count every operand and
+result once: softmax 8 bytes an element forward and 12 backward, cross entropy 4 and 8.
 """
 
 from __future__ import annotations
