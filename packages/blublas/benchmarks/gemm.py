@@ -195,8 +195,9 @@ def measure(work: Work, num_rounds: int, rng: np.random.Generator) -> tuple[floa
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def describe_run(arguments: list[str]) -> dict[str, Any]:
-    """Machine, commit, date and command."""
+def describe_run(options: argparse.Namespace) -> dict[str, Any]:
+    """Machine, commit, date and command (without the file that it writes)."""
+    command = f"python packages/blublas/benchmarks/gemm.py --threads {options.threads} --rounds {options.rounds}"
     cpu = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
@@ -207,7 +208,7 @@ def describe_run(arguments: list[str]) -> dict[str, Any]:
         "driver": None,
         "commit": git.stdout.strip() or "unknown",
         "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python packages/blublas/benchmarks/gemm.py", *arguments]),
+        "command": command,
     }
 
 
@@ -221,10 +222,10 @@ def main() -> None:
     options = parser.parse_args()
     blublas.set_num_threads(options.threads)
     torch.set_num_threads(options.threads)
-    where = describe_run(sys.argv[1:])
+    where = describe_run(options)
     peer_name = f"PyTorch {torch.__version__.split('+')[0]} {'MKL' if torch.backends.mkl.is_available() else 'BLAS'}"
     print(f"{blublas.info().kernels['float32']} beside {peer_name}, {options.threads} threads, {where['machine']}")
-    print(f"{'work':<48} {'ours':>8} {'peer':>8}  ratio   (TFLOP/s)")
+    print(f"{'work':<52} {'ours':>8} {'peer':>8}  ratio   (TFLOP/s)")
     rng = np.random.default_rng(0)
     rows = []
     with torch.inference_mode():
@@ -233,7 +234,7 @@ def main() -> None:
                 continue
             seconds = measure(work, options.rounds, rng)
             ours, peer = (work.num_flops / s / 1e12 for s in seconds)
-            print(f"{work.name:<48} {ours:8.4f} {peer:8.4f}  {ours / peer:.3f}x", flush=True)
+            print(f"{work.name:<52} {ours:8.4f} {peer:8.4f}  {ours / peer:.3f}x", flush=True)
             row = {"work": work.name, "ours": round(ours, 4), "peer": round(peer, 4), "peer_name": peer_name}
             rows.append(
                 {**row, "ratio": round(ours / peer, 4), "better": "higher", "threads": options.threads, **where}
