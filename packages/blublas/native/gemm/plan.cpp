@@ -11,7 +11,7 @@ constexpr int64_t round_up(int64_t x, int64_t y) { return ceil_div(x, y) * y; }
 constexpr size_t align(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 constexpr int64_t kMaxTaskCols = 384;            // C of a task stays in L2
-constexpr int64_t kGroupK = 768;                 // longest group of blocks of K
+constexpr int64_t kGroupK = 1536;                // longest group of blocks of K, when the sums are not in C
 constexpr int64_t kPackedElements = 1 << 19;     // B packed at a time: the second level of cache, about
 constexpr int64_t kSharedSumElements = 8 << 20;  // float32 sums of a bfloat16 C, when K has several groups
 constexpr int64_t kPackElements = 1 << 15;       // of B per pack task
@@ -82,27 +82,26 @@ void cut_small(Plan& plan, int32_t threads) {
 
 template <typename T>
 void cut_k(Plan& plan, const GemmKernels<T>& kernels) {
-  const int64_t k = plan.problem.k;
-  plan.num_blocks = std::max<int64_t>(1, ceil_div(k, kernels.kc));
-  plan.kc = round_up(ceil_div(k, plan.num_blocks), 8);
-  plan.num_blocks = std::max<int64_t>(1, ceil_div(k, std::max<int64_t>(1, plan.kc)));
-  plan.blocks_per_group = std::clamp<int64_t>(kGroupK / std::max<int64_t>(1, plan.kc), 1, plan.num_blocks);
-  plan.num_groups = ceil_div(plan.num_blocks, plan.blocks_per_group);
-  plan.blocks_per_group = ceil_div(plan.num_blocks, plan.num_groups);
-  plan.num_groups = ceil_div(plan.num_blocks, plan.blocks_per_group);
-  plan.kg = std::min(k, plan.kc * plan.blocks_per_group);
-}
-
-template <typename T>
-void place_sums(Plan& plan) {
   const Problem& p = plan.problem;
+  plan.num_blocks = std::max<int64_t>(1, ceil_div(p.k, kernels.kc));
+  plan.kc = round_up(ceil_div(p.k, plan.num_blocks), 8);
+  plan.num_blocks = std::max<int64_t>(1, ceil_div(p.k, std::max<int64_t>(1, plan.kc)));
+
   const bool own_type = p.c.dtype == (sizeof(T) == 8 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32);
   plan.direct_c = by_rows(p) && own_type;
   plan.finishing = !plan.direct_c || (p.epilogue & kFinishFlags) != 0;
-  if (plan.num_blocks == 1) return;
   // Partial sums may not go over values of C that the end still needs.
-  if (p.aux_is_c || p.residual_is_c || (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE)) plan.direct_c = false;
-  if (!plan.direct_c) (plan.num_groups == 1 ? plan.private_sums : plan.shared_sums) = true;
+  if (plan.num_blocks > 1 && (p.aux_is_c || p.residual_is_c || (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE)))
+    plan.direct_c = false;
+
+  // With the sums in C, one block at a time keeps A and B near. Otherwise a thread keeps the sums of a tile while it goes
+  // through as many blocks as are packed at once.
+  const int64_t together = plan.direct_c ? 1 : std::max<int64_t>(1, kGroupK / std::max<int64_t>(1, plan.kc));
+  plan.num_groups = ceil_div(plan.num_blocks, together);
+  plan.blocks_per_group = ceil_div(plan.num_blocks, plan.num_groups);
+  plan.num_groups = ceil_div(plan.num_blocks, plan.blocks_per_group);
+  plan.kg = std::min(p.k, plan.kc * plan.blocks_per_group);
+  if (plan.num_blocks > 1 && !plan.direct_c) (plan.num_groups == 1 ? plan.private_sums : plan.shared_sums) = true;
 }
 
 template <typename T>
@@ -189,7 +188,6 @@ Plan make_plan(const Problem& problem, const GemmKernels<T>& kernels, int32_t th
     return plan;
   }
   cut_k(plan, kernels);
-  place_sums<T>(plan);
   if (p.batch > 1 && p.n * plan.kg <= kPerBatchElements && p.m * p.n <= 4 * kPerBatchElements)
     plan.method = Method::per_batch;
   cut_tiles(plan, kernels, plan.method == Method::per_batch ? 1 : plan.threads);
