@@ -26,12 +26,14 @@ class _Workspace(threading.local):
 
     def __init__(self) -> None:
         self.buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.address = 0
 
-    def at_least(self, num_bytes: int) -> NDArray[np.uint8]:
-        """A buffer that holds that many aligned bytes."""
+    def at_least(self, num_bytes: int) -> tuple[NDArray[np.uint8], int]:
+        """A buffer that holds that many aligned bytes, and where they start."""
         if self.buffer.nbytes < num_bytes + _ALIGNMENT:
             self.buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-        return self.buffer
+            self.address = -(-self.buffer.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        return self.buffer, self.address
 
 
 _workspace = _Workspace()
@@ -110,7 +112,7 @@ class Product:
 
         num_bytes = ctypes.c_size_t()
         check(_native.library.blublas_gemm_workspace(args, num_bytes))
-        workspace = _workspace.at_least(num_bytes.value)  # this name keeps it, whatever a signal handler computes
-        args.workspace = -(-workspace.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        workspace, args.workspace = _workspace.at_least(num_bytes.value)
         args.workspace_bytes = num_bytes.value
         check(_native.library.blublas_gemm(args))
+        del workspace  # until here it lives, whatever a signal handler computes and grows

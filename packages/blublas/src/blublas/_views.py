@@ -6,8 +6,7 @@ Nothing is copied. A view keeps what it looks at alive.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +38,7 @@ _ITEM_BYTES = {_native.FLOAT32: 4, _native.BFLOAT16: 2, _native.FLOAT64: 8}
 _NUMPY_DTYPES = {np.dtype(np.float32): _native.FLOAT32, np.dtype(np.float64): _native.FLOAT64}
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """An array in memory."""
 
     #: What messages call it.
@@ -61,7 +59,7 @@ class View:
     def transposed(self) -> View:
         """The last two axes swapped."""
         shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
-        return replace(self, shape=shape, strides=(*self.strides[:-2], self.strides[-1], self.strides[-2]))
+        return self._replace(shape=shape, strides=(*self.strides[:-2], self.strides[-1], self.strides[-2]))
 
     def broadcast(self, shape: tuple[int, ...]) -> View:
         """The view in a larger shape: missing axes and those of size 1 are walked with stride 0.
@@ -76,12 +74,12 @@ class View:
         if missing < 0 or any(size not in (1, wanted) for size, wanted in zip(own, shape, strict=True)):
             raise InvalidValueError(f"[gemm] expected {self.name} that broadcasts to {shape}, got shape {self.shape}")
         sizes = zip(own, (0,) * missing + self.strides, strict=True)
-        return replace(self, shape=shape, strides=tuple(0 if size == 1 else stride for size, stride in sizes))
+        return self._replace(shape=shape, strides=tuple(0 if size == 1 else stride for size, stride in sizes))
 
     def member(self, index: int) -> View:
         """One entry along the first axis."""
         address = self.address + index * self.strides[0] * self.item_bytes
-        return replace(self, address=address, shape=self.shape[1:], strides=self.strides[1:])
+        return self._replace(address=address, shape=self.shape[1:], strides=self.strides[1:])
 
 
 class _DLTensor(ctypes.Structure):
@@ -146,7 +144,7 @@ def _view_numpy(array: NDArray[Any], name: str, written: bool) -> View:
             f"[gemm] expected {name} with aligned elements, got strides of {array.strides} bytes for {item}-byte "
             "elements; pass a copy"
         )
-    return View(name, array.ctypes.data, dtype, array.shape, strides, array)
+    return View(name, array.__array_interface__["data"][0], dtype, array.shape, strides, array)
 
 
 def _view_dlpack(array: SupportsDLPack, name: str) -> View:
