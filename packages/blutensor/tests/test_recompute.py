@@ -72,3 +72,20 @@ def test_recompute_without_gradients() -> None:
     assert a.requires_grad
     assert b.requires_grad
     (a + b * 0.5).backward()
+
+
+def test_an_exception_in_the_second_pass_leaves_the_random_numbers_where_they_were() -> None:
+    calls: list[int] = []
+
+    def fails_again(x: bt.Tensor) -> bt.Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise ZeroDivisionError("second pass")
+        return nn.functional.dropout(x, 0.5)
+
+    y = bt.recompute(fails_again, bt.ones(3).requires_grad_())
+    nn.functional.dropout(bt.ones(3), 0.5)
+    op_id = bt.default_generator.op_id
+    with pytest.raises(ZeroDivisionError, match="second pass"):
+        y.sum().backward()
+    assert bt.default_generator.op_id == op_id == 2

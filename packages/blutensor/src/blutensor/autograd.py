@@ -269,10 +269,12 @@ def recompute(function: Callable[..., Any], *args: Any) -> Any:
         leaves = [t.detach().requires_grad_() if t.requires_grad else t.detach() for t in tensors]
         replaced = iter(leaves)
         again = [next(replaced) if isinstance(a, Tensor) else a for a in args]
-        with enable_grad():
-            repeated = function(*again)
+        try:
+            with enable_grad():
+                repeated = function(*again)
+        finally:
+            default_generator.op_id = after
         repeated = [repeated] if isinstance(repeated, Tensor) else list(repeated)
-        default_generator.op_id = after
         pairs = [(r, g) for r, g in zip(repeated, grad_outputs, strict=True) if g is not None and r.requires_grad]
         backward([r for r, _ in pairs], [g for _, g in pairs])
         return [leaf.grad if leaf.requires_grad else None for leaf in leaves] + [None]
