@@ -305,7 +305,8 @@ def asan(session: nox.Session) -> None:
         if not has_native_tests(package):
             session.warn(f"{package} has no native tests")
             continue
-        options = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+        # Without detect_stack_use_after_return: GCC 12's fake stack frames are not aligned for 64-byte vectors.
+        options = {"ASAN_OPTIONS": "detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
         run_ctest(session, tree, f"asan.{package}", env=options)
 
 
