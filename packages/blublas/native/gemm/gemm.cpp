@@ -176,12 +176,12 @@ class Run {
     const FinishTile<T> finish = finish_tile(batch, chunk, row_tile, i0, j0, in_chunk, cols, place);
     const Sums sums = sums_of(batch, i0, j0, in_chunk, place);
     const T* panels_b = packed_b(stage, place) + in_chunk * depth;
-    const T alpha = static_cast<T>(p_.alpha), first_beta = plan_.direct_c ? static_cast<T>(p_.beta) : T{0};
-
+    const T alpha = static_cast<T>(p_.alpha);
+    const First begin = first_block(batch, i0, j0, sums);
     for (int64_t k0 = 0; k0 < std::max<int64_t>(1, depth); k0 += plan_.kc) {
       const int64_t k = std::min(plan_.kc, depth - k0);
       const bool first = group == 0 && k0 == 0, last = group == plan_.num_groups - 1 && k0 + plan_.kc >= depth;
-      const T beta = first ? first_beta : T{1};
+      const T beta = first ? begin.beta : T{1};
       // The last block's sums go to a tile of their own when finish() follows and they have no place in workspace.
       const bool in_tile = last && plan_.finishing && !plan_.shared_sums && !plan_.private_sums;
       T* const sums_tile = reinterpret_cast<T*>(place.own + plan_.tile);
@@ -195,6 +195,9 @@ class Run {
           micro.c = in_tile ? sums_tile : sums.data + i * sums.stride + j;
           micro.c_stride = in_tile ? nr : sums.stride;
           micro.beta = in_tile ? T{0} : beta;
+          micro.addend = first ? begin.addend + i * begin.addend_stride + j : micro.c;
+          micro.addend_stride = first ? begin.addend_stride : micro.c_stride;
+          micro.bias = first && begin.bias != nullptr ? begin.bias + j : nullptr;
           (panels_a != nullptr ? kernels_.micro : kernels_.micro_in_place)(micro);
           if (last && plan_.finishing) {
             const T c_scale = in_tile && !first ? T{1} : static_cast<T>(p_.beta);
@@ -212,6 +215,26 @@ class Run {
     if (plan_.private_sums) return {reinterpret_cast<T*>(place.own + plan_.private_sum), plan_.nt};
     if (!plan_.direct_c) return {nullptr, 0};
     return {reinterpret_cast<T*>(p_.c.of_batch(batch)) + i0 * p_.c.row_stride + j0, p_.c.row_stride};
+  }
+
+  // What the first block of K adds to its product: beta C, or a simple epilogue's residual and bias.
+  struct First {
+    T beta = 0;
+    const T* addend = nullptr;
+    int64_t addend_stride = 0;
+    const T* bias = nullptr;
+  };
+  First first_block(int64_t batch, int64_t i0, int64_t j0, const Sums& sums) const {
+    if (!plan_.direct_c) return {};
+    First first{static_cast<T>(p_.beta), sums.data, sums.stride};
+    if (!plan_.simple) return first;
+    if (p_.epilogue & BLUBLAS_EPILOGUE_BIAS) first.bias = reinterpret_cast<const T*>(p_.bias.of_batch(batch)) + j0;
+    if (p_.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) {
+      first.beta = 1;
+      first.addend = reinterpret_cast<const T*>(p_.residual.of_batch(batch)) + i0 * p_.residual.row_stride + j0;
+      first.addend_stride = p_.residual.row_stride;
+    }
+    return first;
   }
 
   void row_sums(int64_t batch, const char* a, int64_t i0, int64_t rows, int64_t group, int64_t depth) {

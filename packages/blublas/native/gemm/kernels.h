@@ -7,7 +7,7 @@
 
 namespace blublas {
 
-// c[rows, cols] = alpha * sum_k a b + beta * c, with c not read when beta is 0. rows <= mr, cols <= nr.
+// c[rows, cols] = alpha * sum_k a b + beta * addend + bias, with addend not read when beta is 0. rows <= mr, cols <= nr.
 template <typename T>
 struct MicroTile {
   int64_t k = 0;
@@ -18,6 +18,9 @@ struct MicroTile {
   int64_t c_stride = 0;
   int64_t rows = 0, cols = 0;
   T alpha = 1, beta = 0;
+  const T* addend = nullptr;  // [rows, cols]; perhaps c itself
+  int64_t addend_stride = 0;
+  const T* bias = nullptr;  // [cols]; NULL: none
 };
 
 // One rectangle of the result on its way out. Pointers are at its first element; strides in elements.

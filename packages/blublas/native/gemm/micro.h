@@ -69,22 +69,24 @@ template <typename V, int R, int C, typename Rows>
 }
 
 template <typename V, int R, int C>
-[[gnu::always_inline]] inline void write(const V (&sum)[R][C], typename V::Element* c, int64_t c_stride, int64_t cols,
-                                         typename V::Element alpha, typename V::Element beta) {
+[[gnu::always_inline]] inline void write(const V (&sum)[R][C], const MicroTile<typename V::Element>& t) {
   using T = typename V::Element;
-  const V scale = V::all(alpha), old = V::all(beta);
-  const int64_t rest = cols - (C - 1) * V::width;
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
+  const V alpha = V::all(t.alpha), beta = V::all(t.beta);
 #pragma GCC unroll 4
-    for (int v = 0; v < C; ++v) {
-      T* at = c + r * c_stride + v * V::width;
-      const V product = scale * sum[r][v];
-      if (v < C - 1 || rest == V::width)
-        (beta == T{0} ? product : V::fma(old, V::load(at), product)).store(at);
-      else
-        (beta == T{0} ? product : V::fma(old, V::load(at, rest), product)).store(at, rest);
+  for (int v = 0; v < C; ++v) {
+    const int64_t n = v < C - 1 ? V::width : t.cols - (C - 1) * V::width, j = v * V::width;
+    const V bias = t.bias == nullptr ? V::zero() : n == V::width ? V::load(t.bias + j) : V::load(t.bias + j, n);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      V value = t.bias == nullptr ? alpha * sum[r][v] : V::fma(alpha, sum[r][v], bias);
+      if (t.beta != T{0}) {
+        const T* addend = t.addend + r * t.addend_stride + j;
+        value = V::fma(beta, n == V::width ? V::load(addend) : V::load(addend, n), value);
+      }
+      T* at = t.c + r * t.c_stride + j;
+      n == V::width ? value.store(at) : value.store(at, n);
     }
+  }
 }
 
 // C is loaded or stored at the end: its lines are called for at the start.
@@ -102,7 +104,7 @@ void micro_packed(const MicroTile<typename V::Element>& t) {
   V sum[R][C];
   prefetch_tile<R>(t);
   accumulate<V, R, C>(t.k, PackedRows<typename V::Element, R>{t.a, MR}, t.b, NR, sum);
-  write<V, R, C>(sum, t.c, t.c_stride, t.cols, t.alpha, t.beta);
+  write<V, R, C>(sum, t);
 }
 
 template <typename V, int R, int C, int MR, int NR>
@@ -110,7 +112,7 @@ void micro_in_place(const MicroTile<typename V::Element>& t) {
   V sum[R][C];
   prefetch_tile<R>(t);
   accumulate<V, R, C>(t.k, RowsInPlace<typename V::Element, R>(t.a, t.a_stride), t.b, NR, sum);
-  write<V, R, C>(sum, t.c, t.c_stride, t.cols, t.alpha, t.beta);
+  write<V, R, C>(sum, t);
 }
 
 // All sizes of tile up to MR x 2 vectors: [rows - 1][vectors - 1].

@@ -26,10 +26,25 @@ constexpr int32_t kUsesOldValue = BLUBLAS_EPILOGUE_GELU_TANH | BLUBLAS_EPILOGUE_
 
 // Without anything between sum and store, adding C afterwards is adding it at once.
 void fold_accumulate(Problem& p) {
-  if ((p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE) && !(p.epilogue & kUsesOldValue)) {
+  if (p.epilogue & kUsesOldValue) return;
+  if (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE) {
     p.epilogue &= ~BLUBLAS_EPILOGUE_ACCUMULATE;
     p.beta += 1;
   }
+  if ((p.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) && p.residual_is_c) {
+    p.epilogue &= ~BLUBLAS_EPILOGUE_RESIDUAL;
+    p.residual_is_c = false;
+    p.beta += 1;
+  }
+}
+
+// Whether the micro-kernel itself can add what the epilogue adds.
+bool is_simple(const Problem& p) {
+  constexpr int32_t adds = BLUBLAS_EPILOGUE_BIAS | BLUBLAS_EPILOGUE_RESIDUAL;
+  if ((p.epilogue & kFinishFlags) == 0 || (p.epilogue & kFinishFlags & ~adds) != 0) return false;
+  if ((p.epilogue & BLUBLAS_EPILOGUE_BIAS) && p.bias.dtype != p.compute) return false;
+  if (!(p.epilogue & BLUBLAS_EPILOGUE_RESIDUAL)) return true;
+  return p.residual.dtype == p.compute && p.beta == 0 && (p.residual.col_stride == 1 || p.n == 1);
 }
 
 Operand transposed(Operand x) {
@@ -89,7 +104,8 @@ void cut_k(Plan& plan, const GemmKernels<T>& kernels) {
 
   const bool own_type = p.c.dtype == (sizeof(T) == 8 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32);
   plan.direct_c = by_rows(p) && own_type;
-  plan.finishing = !plan.direct_c || (p.epilogue & kFinishFlags) != 0;
+  plan.simple = plan.direct_c && is_simple(p);
+  plan.finishing = !plan.direct_c || (!plan.simple && (p.epilogue & kFinishFlags) != 0);
   // Partial sums may not go over values of C that the end still needs.
   if (plan.num_blocks > 1 && (p.aux_is_c || p.residual_is_c || (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE)))
     plan.direct_c = false;

@@ -31,12 +31,13 @@ struct Plan {
   Method method = Method::tiles;
   int64_t kc = 0, num_blocks = 1;  // K
   int64_t blocks_per_group = 1, kg = 0, num_groups = 1;
-  int64_t mt = 0, num_row_tiles = 1;               // M
-  int64_t nc = 0, num_chunks = 1;                  // N: chunks
-  int64_t nt = 0, num_col_tiles = 1;               // N: tasks within a chunk
-  bool rows_in_place = false;                      // A is used where it is
-  bool direct_c = true;                            // partial sums over K live in C
-  bool finishing = false;                          // the last block of K goes through finish()
+  int64_t mt = 0, num_row_tiles = 1;  // M
+  int64_t nc = 0, num_chunks = 1;     // N: chunks
+  int64_t nt = 0, num_col_tiles = 1;  // N: tasks within a chunk
+  bool rows_in_place = false;         // A is used where it is
+  bool direct_c = true;               // partial sums over K live in C
+  bool finishing = false;             // the last block of K goes through finish()
+  bool simple = false;                // bias and residual are added by the micro-kernel, in the first block
   bool shared_sums = false, private_sums = false;  // partial sums live in workspace: shared, or per thread
   int64_t panels_per_pack = 1, num_pack_tasks = 0, num_tile_tasks = 0, num_reduce_tasks = 0;
   int64_t lookahead = 0;    // 1: the next stage's B is packed before this stage's tiles, so that no thread idles

@@ -17,8 +17,10 @@ void micro_strided(const MicroTile<T>& t, int64_t a_row_stride, int64_t a_step) 
       for (int64_t j = 0; j < kNr; ++j) sum[i][j] += t.a[i * a_row_stride + p * a_step] * t.b[p * kNr + j];
   for (int64_t i = 0; i < t.rows; ++i)
     for (int64_t j = 0; j < t.cols; ++j) {
-      T& element = t.c[i * t.c_stride + j];
-      element = t.beta == T{0} ? t.alpha * sum[i][j] : t.alpha * sum[i][j] + t.beta * element;
+      T value = t.alpha * sum[i][j];
+      if (t.bias != nullptr) value += t.bias[j];
+      if (t.beta != T{0}) value += t.beta * t.addend[i * t.addend_stride + j];
+      t.c[i * t.c_stride + j] = value;
     }
 }
 template <typename T>

@@ -43,6 +43,18 @@ struct GeluConstants<double> {
       4.2514714447963897761e-10};
 };
 
+template <typename T, int degree>
+struct InverseFactorials {
+  T value[degree + 1];
+  constexpr InverseFactorials() : value{} {
+    double factorial = 1;
+    for (int i = 0; i <= degree; ++i) {
+      value[i] = static_cast<T>(1 / factorial);
+      factorial *= i + 1;
+    }
+  }
+};
+
 template <typename V>
 inline V vector_exp(V x) {
   using T = typename V::Element;
@@ -50,14 +62,10 @@ inline V vector_exp(V x) {
   x = V::clamp(x, -C::exp_range, C::exp_range);
   const V n = V::round(x * V::all(static_cast<T>(1.44269504088896340736)));
   const V r = V::fnma(n, V::all(C::ln2_low), V::fnma(n, V::all(C::ln2_high), x));
-  T factorial = 1;
-  for (int i = 2; i <= C::exp_degree; ++i) factorial *= static_cast<T>(i);
-  V series = V::all(1 / factorial);
+  constexpr auto series_of = InverseFactorials<T, C::exp_degree>{};
+  V series = V::all(series_of.value[C::exp_degree]);
 #pragma GCC unroll 16
-  for (int i = C::exp_degree; i > 0; --i) {
-    factorial /= static_cast<T>(i);
-    series = V::fma(series, r, V::all(1 / factorial));
-  }
+  for (int i = C::exp_degree - 1; i >= 0; --i) series = V::fma(series, r, V::all(series_of.value[i]));
   return V::scale(series, n);
 }
 
