@@ -15,7 +15,7 @@
 // Everything is cut by the shape alone, so bits do not depend on threads.
 //
 // FLOPs: 6 N V C with gradients, 2 N V C without. Bytes beside the GEMMs': 20 per logit, from L2. Workspace: a chunk of logits, and
-// kGroups [n, C] sums. Benchmark: benchmarks/bench_operators.py --only linear_cross_entropy
+// kGroups [n, C] sums. Benchmark: benchmarks/bench_layers.py --only linear_cross_entropy
 #include "ops/linear_cross_entropy/head.h"
 
 #include <algorithm>

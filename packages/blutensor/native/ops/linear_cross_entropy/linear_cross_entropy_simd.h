@@ -4,7 +4,7 @@
 // tokens, one for e = exp(logit - max), stored in place, and its sums, in runs of kRun classes that are added in order (an error that
 // grows with kRun + classes / kRun). 8 bytes read, 4 written, about 22 FLOPs a logit, from L2.
 // NaN reaches the sum; -inf gives 0.
-// Benchmark: benchmarks/bench_operators.py --only linear_cross_entropy
+// Benchmark: benchmarks/bench_layers.py --only linear_cross_entropy
 #pragma once
 
 #include <blublas/simd/math.h>
