@@ -1,9 +1,10 @@
 // embedding: rows of a table by number, and its backward operators.
 //
 // Shapes: ids [...], weight [V, C], y [..., C]; inside, N = number of ids.
-// Backward sorts the N positions by id with a counting sort (stable) and adds, for each id that occurs, its rows of grad_output in the order of their
-// positions, in runs of kRun rows whose sums are added in order: an error that grows with kRun + n / kRun instead of n, and bits that depend on no
-// thread. Tasks own (a few ids) x (a few columns), so that one id that fills the batch still keeps several threads busy.
+// Backward sorts the N positions by id with a counting sort (stable) and adds, for each id that occurs, its rows of
+// grad_output in the order of their positions, in runs of kRun rows whose sums are added in order: an error that grows
+// with kRun + n / kRun instead of n, and bits that depend on no thread. Tasks own (a few ids) x (a few columns), so
+// that one id that fills the batch still keeps several threads busy.
 // Bytes: forward 2 N C elements; backward N C + 2 (rows that occur) C, and V C more where the gradient is overwritten.
 #include <cstring>
 

@@ -1,8 +1,8 @@
 // layer_norm over the trailing axes, and its backward operators.
 //
 // Shapes: x and y [..., C...], weight and bias [C...], mean and rstd [...]; inside, x is [M, C].
-// The gradients of weight and bias are sums over M in two stages: blocks of rows, cut by M alone, each add their rows into partial sums in workspace;
-// the partial sums are added in the order of the blocks, in double.
+// The gradients of weight and bias are sums over M in two stages: blocks of rows, cut by M alone, each add their rows
+// into partial sums in workspace; the partial sums are added in the order of the blocks, in double.
 #include "ops/all_operators.h"
 #include "ops/kernels.h"
 #include "ops/layer_norm/layer_norm_kernels.h"

@@ -5,7 +5,8 @@
 
 namespace blutensor {
 
-// Rows are contiguous; x_stride and dy_stride are the distances between rows, in elements. weight and bias: [cols] or NULL.
+// Rows are contiguous; x_stride and dy_stride are the distances between rows, in elements. weight and bias: [cols] or
+// NULL.
 struct LayerNormForward {
   const float* x;
   int64_t x_stride;

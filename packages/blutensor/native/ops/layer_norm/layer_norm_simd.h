@@ -1,11 +1,13 @@
 // layer_norm over contiguous rows, float32, for the vectors of the including file.
 //
-// Forward, per row of x [cols]: mean = sum x / cols; d = x - mean; the rounding error of the mean is sum d / cols, which corrects both the mean and
-// the variance (sum d^2 - (sum d)^2 / cols) / cols; y = (x - mean) rstd w + b. Three passes over a row that stays in L1.
-// Backward: g = dy w, xhat = (x - mean) rstd; dx = rstd (g - sum g / cols - xhat sum(g xhat) / cols); dweight += dy xhat, dbias += dy in the pass that
-// takes the two sums.
+// Forward, per row of x [cols]: mean = sum x / cols; d = x - mean; the rounding error of the mean is sum d / cols,
+// which corrects both the mean and the variance (sum d^2 - (sum d)^2 / cols) / cols; y = (x - mean) rstd w + b. Three
+// passes over a row that stays in L1.
+// Backward: g = dy w, xhat = (x - mean) rstd; dx = rstd (g - sum g / cols - xhat sum(g xhat) / cols); dweight += dy
+// xhat, dbias += dy in the pass that takes the two sums.
 // Bytes per element: forward 8, backward 12 (and the row's 8 again from L1). FLOPs: 9 forward, 14 backward.
-// Sums run in four vectors of float32 lanes that are added in a fixed order, so bits depend on cols and the instruction set alone.
+// Sums run in four vectors of float32 lanes that are added in a fixed order, so bits depend on cols and the instruction
+// set alone.
 // Benchmark: benchmarks/bench_layers.py --only layer_norm
 #pragma once
 
@@ -58,7 +60,8 @@ inline void row_deviation(const float* x, int64_t cols, float mean, float* sum, 
   *squares = sum_four(q);
 }
 
-// The lines of the row that follows in the same place; a row's arithmetic is too long for the processor to reach them by itself.
+// The lines of the row that follows in the same place; a row's arithmetic is too long for the processor to reach them
+// by itself.
 inline void prefetch_row(const float* row, int64_t cols) {
   for (int64_t j = 0; j < cols; j += 16) __builtin_prefetch(row + j);
 }

@@ -48,8 +48,8 @@ inline void check_grad_output(const char* op, const Tensor& grad, const Tensor& 
           "] expected grad_output [..., N] and weight [N, K], got ", grad.shape(), " and ", weight.shape());
 }
 
-// Gradients of inputs `weight` and `bias` of a layer, from the gradient of its result (before an activation) and its input x: into their buffers
-// where there are some, else into grads. x is asked for only when needed.
+// Gradients of inputs `weight` and `bias` of a layer, from the gradient of its result (before an activation) and its
+// input x: into their buffers where there are some, else into grads. x is asked for only when needed.
 void layer_weight_gradients(GradContext& ctx, int weight, int bias, const Tensor& grad,
                             const std::function<Tensor()>& x, Tensors& grads);
 

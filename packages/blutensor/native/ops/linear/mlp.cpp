@@ -1,8 +1,8 @@
 // mlp: y = gelu(x W1^T + b1) W2^T + b2 + residual, two GEMMs with everything else in their epilogues.
 //
 // Shapes: x [..., C], w1 [H, C], b1 [H], w2 [N, H], b2 [N], residual and y [..., N], preactivation [..., H].
-// Only the pre-activation is kept for backward: gelu of it is recomputed there, one pass over [..., H], which costs under 1% of the three GEMMs
-// that follow and saves as many bytes as the pre-activation has.
+// Only the pre-activation is kept for backward: gelu of it is recomputed there in one pass over [..., H]. Measured in
+// training steps: 2% of gpt2-nano's time, 0.4% of a 30M model's, whose memory that saves 38 MiB of 258.
 #include "ops/linear/linear_gemm.h"
 #include "ops/linear/linear_shapes.h"
 #include "ops/registry.h"

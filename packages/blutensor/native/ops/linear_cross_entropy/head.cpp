@@ -2,20 +2,23 @@
 //   dl[v, n] = (exp(l[v, n]) / sum over v of exp l[v, n] - [v = target n]) g,  dx = dl^T W,  dW = dl x.
 //
 // Shapes: x [N, C], W [V, C]; l and dl [V, n] exist for a chunk of n tokens only (kChunkBytes).
-// Logits lie class by class, tokens side by side: both GEMMs that have a block of W or dl on the left then read it where it is, and only x,
-// which is small, is packed; and the passes over logits need no operation across the lanes of a vector.
+// Logits lie class by class, tokens side by side: both GEMMs that have a block of W or dl on the left then read it
+// where it is, and only x, which is small, is packed; and the passes over logits need no operation across the lanes of
+// a vector.
 //
 // Per chunk of tokens, with the vocabulary cut in blocks of kBlock classes, which stay in L2 beside their part of W:
-//   1. for every block, in parallel: l = W x^T by a GEMM on one thread; per token the target's logit, the block's largest logit, and
-//      e = exp(l - max) in place with its sum;
+//   1. for every block, in parallel: l = W x^T by a GEMM on one thread; per token the target's logit, the block's
+//      largest logit, and e = exp(l - max) in place with its sum;
 //   2. per token: log-sum-exp over the blocks, the loss, and the factor that makes e of each block a gradient;
-//   3. for every group of blocks, in parallel: dl = e factor - [target] g; dW (+)= dl x, and the group's own dx += dl^T W;
+//   3. for every group of blocks, in parallel: dl = e factor - [target] g; dW (+)= dl x, and the group's own
+//      dx += dl^T W;
 //   4. dx = sum of the groups' in their order.
-// A vocabulary of few blocks gives threads too little to share: then each GEMM of a chunk runs on all threads, and tokens are shared too.
-// Everything is cut by the shape alone, so bits do not depend on threads.
+// A vocabulary of few blocks gives threads too little to share: then each GEMM of a chunk runs on all threads, and
+// tokens are shared too. Everything is cut by the shape alone, so bits do not depend on threads.
 //
-// FLOPs: 6 N V C with gradients, 2 N V C without. Bytes beside the GEMMs': 20 per logit, from L2. Workspace: a chunk of logits, and
-// kGroups [n, C] sums. Benchmark: benchmarks/bench_layers.py --only linear_cross_entropy
+// FLOPs: 6 N V C with gradients, 2 N V C without. Bytes beside the GEMMs': 20 per logit, from L2. Workspace: a chunk of
+// logits, and kGroups [n, C] sums.
+// Benchmark: benchmarks/bench_layers.py --only linear_cross_entropy
 #include "ops/linear_cross_entropy/head.h"
 
 #include <algorithm>

@@ -1,9 +1,10 @@
 // linear_cross_entropy: the language-model head and its loss as one operator that never holds the logits.
 //
 // Shapes: x [..., C], weight [V, C], targets [...]; inside, x is [N, C].
-// Asked for gradients (compute_x_grad, compute_weight_grad: what the call will need in backward) it computes them in the forward pass, from logits
-// that are in cache at that time, for an upstream gradient of 1; backward multiplies by the upstream gradient. The other way, keeping the
-// log-sum-exp and computing the logits again in backward, needs no [V, C] buffer between the passes but a fourth GEMM.
+// Asked for gradients (compute_x_grad, compute_weight_grad: what the call will need in backward) it computes them in
+// the forward pass, from logits that are in cache at that time, for an upstream gradient of 1; backward multiplies by
+// the upstream gradient. The other way, keeping the log-sum-exp and computing the logits again in backward, needs no
+// [V, C] buffer between the passes but a fourth GEMM.
 #include <cstring>
 
 #include "ops/all_operators.h"

@@ -13,7 +13,8 @@ struct LogitBlock {
 };
 
 struct LinearCrossEntropyKernels {
-  // Per token: the largest logit and the sum of exp(logit - max); replaces logits by exp(logit - max). Where all are -inf: max -inf, sum 0.
+  // Per token: the largest logit and the sum of exp(logit - max); replaces logits by exp(logit - max). Where all are
+  // -inf: max -inf, sum 0.
   void (*exponentiate_f32)(const LogitBlock<float>& block, float* max, float* sum);
   // Multiplies by factor[token]; what has factor 0 becomes 0, NaN too.
   void (*scale_f32)(const LogitBlock<float>& block, const float* factor);

@@ -1,8 +1,9 @@
 // The passes of linear_cross_entropy over blocks of logits, float32, for the vectors of the including file.
 //
-// Lanes are tokens, so nothing is ever added or compared across lanes. exponentiate: one pass for the largest logits of four vectors of
-// tokens, one for e = exp(logit - max), stored in place, and its sums, in runs of kRun classes that are added in order (an error that
-// grows with kRun + classes / kRun). 8 bytes read, 4 written, about 22 FLOPs a logit, from L2.
+// Lanes are tokens, so nothing is ever added or compared across lanes. exponentiate: one pass for the largest logits of
+// four vectors of tokens, one for e = exp(logit - max), stored in place, and its sums, in runs of kRun classes that are
+// added in order (an error that grows with kRun + classes / kRun). 8 bytes read, 4 written, about 22 FLOPs a logit,
+// from L2.
 // NaN reaches the sum; -inf gives 0.
 // Benchmark: benchmarks/bench_layers.py --only linear_cross_entropy
 #pragma once

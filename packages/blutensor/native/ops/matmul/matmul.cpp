@@ -1,7 +1,8 @@
 // matmul: products of matrices, vectors and batches of them, any strides, over blublas_gemm.
 //
-// Shapes: a [..., M, K] or [K], b [..., K, N] or [K]; the axes before the last two broadcast. A batch runs as one GEMM call: as one product of a
-// taller matrix where b is shared and a's leading axes line up, with batch strides where they are regular, else through pointer arrays.
+// Shapes: a [..., M, K] or [K], b [..., K, N] or [K]; the axes before the last two broadcast. A batch runs as one GEMM
+// call: as one product of a taller matrix where b is shared and a's leading axes line up, with batch strides where they
+// are regular, else through pointer arrays.
 #include <functional>
 
 #include "ops/all_operators.h"

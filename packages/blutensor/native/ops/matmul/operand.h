@@ -1,7 +1,8 @@
-// Operands of the matrix operators: tensors seen as matrices, copied into workspace only where their strides do not allow that.
+// Operands of the matrix operators: tensors seen as matrices, copied into workspace only where their strides do not
+// allow that.
 //
-// An operator is written once, as a function of a Launch and an Execution. Run dry (views without pointers) it only counts the
-// workspace that it needs; run with a workspace it does the work.
+// An operator is written once, as a function of a Launch and an Execution. Run dry (views without pointers) it only
+// counts the workspace that it needs; run with a workspace it does the work.
 #pragma once
 
 #include <blublas/blublas.h>
@@ -47,8 +48,8 @@ class Execution {
   T* take(int64_t count) {
     return static_cast<T*>(take(static_cast<size_t>(count) * sizeof(T)));
   }
-  // The rest of the workspace, `bytes` (a multiple of 64) for each thread; returns for how many. Planned for the pool's threads; a run with
-  // more of them uses as many as were planned.
+  // The rest of the workspace, `bytes` (a multiple of 64) for each thread; returns for how many. Planned for the pool's
+  // threads; a run with more of them uses as many as were planned.
   int32_t take_per_thread(size_t bytes, char** scratch);
   size_t mark() const { return used_; }
   void release(size_t mark) { used_ = mark; }
@@ -89,7 +90,8 @@ void launch_of(const Launch& launch) {
   execute(launch, run);
 }
 
-// Elements of `source` in row-major order to contiguous memory of another floating dtype (or the same dtype, of any kind).
+// Elements of `source` in row-major order to contiguous memory of another floating dtype (or the same dtype, of any
+// kind).
 void copy_to_contiguous(const View& source, void* to, DType dtype);
 // Contiguous floats (or doubles) into a view of any layout and floating dtype: stored, or added to what is there.
 void store_contiguous(const void* from, DType dtype, const View& to, bool accumulate);

@@ -1,8 +1,9 @@
 // Optimizers as multi-tensor operators that write in place, gradient norm and clipping.
 //
-// Every operator makes one pass over all tensors of its lists. The work is cut into chunks of kChunk elements that never span two tensors, so that
-// what is added to what depends on the sizes alone. Tensors that are not contiguous go through contiguous copies.
-// Scalars that change from step to step (lr, step, grad_scale, skip) are 0-d tensors, so that a captured step reads them anew.
+// Every operator makes one pass over all tensors of its lists. The work is cut into chunks of kChunk elements that
+// never span two tensors, so that what is added to what depends on the sizes alone. Tensors that are not contiguous go
+// through contiguous copies. Scalars that change from step to step (lr, step, grad_scale, skip) are 0-d tensors, so
+// that a captured step reads them anew.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,5 @@
-// Kernels of the optimizers: serial, over contiguous elements; the operators cut the work and run the pieces in parallel.
+// Kernels of the optimizers: serial, over contiguous elements; the operators cut the work and run the pieces in
+// parallel.
 #pragma once
 
 #include <cstdint>

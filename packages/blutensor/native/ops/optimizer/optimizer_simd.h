@@ -1,8 +1,8 @@
 // AdamW, SGD and sum of squares over contiguous float32, for the vectors of the including file.
 //
-// AdamW reads four arrays and writes three: 28 bytes an element, 14 FLOPs (one square root, two divisions). The operations are those of
-// adamw_reference() without contraction, hence the same bits as the reference. The sum of squares is exact products added in double, in
-// eight vectors that are added in a fixed order.
+// AdamW reads four arrays and writes three: 28 bytes an element, 14 FLOPs (one square root, two divisions). The
+// operations are those of adamw_reference() without contraction, hence the same bits as the reference. The sum of
+// squares is exact products added in double, in eight vectors that are added in a fixed order.
 // Benchmark: benchmarks/bench_layers.py --only optimizer
 #pragma once
 

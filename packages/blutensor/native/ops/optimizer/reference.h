@@ -1,5 +1,6 @@
-// The optimizers over contiguous elements of any floating type. Every operation rounds on its own, so all instruction sets give the same bits.
-// Not for files of an instruction set: what a template compiles to there could be linked elsewhere.
+// The optimizers over contiguous elements of any floating type. Every operation rounds on its own, so all instruction
+// sets give the same bits. Not for files of an instruction set: what a template compiles to there could be linked
+// elsewhere.
 #pragma once
 
 #include <cmath>
