@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blutrain import benchmark
 from blutrain.benchmark import BenchError, bench, format_table, save
-from blutrain.benchmark.works import TRAIN_WORKS, select
+from blutrain.benchmark.works import MODELS, TRAIN_WORKS, TrainWork, select
+from blutrain.config import ModelConfig
 from blutrain.errors import InvalidInputError
 from blutrain.validation import check_config
 
@@ -77,6 +79,33 @@ def test_entries_are_ratios_of_medians(monkeypatch: pytest.MonkeyPatch, tmp_path
     save(entries, tmp_path / "new" / "train.json")
     assert json.loads((tmp_path / "new" / "train.json").read_text()) == entries
     assert "4.000" in format_table(entries).splitlines()[1]
+
+
+TINY = ModelConfig(layers=1, heads=1, channels=8, vocab_size=60)
+
+
+def test_the_worker_trains_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blutrain.benchmark import worker
+
+    monkeypatch.setitem(MODELS, "tiny", TINY)
+    found = worker.measure(TrainWork("tiny", 8, 2), threads=1, steps=2, warmup=3)
+    assert found["loss"] == pytest.approx(np.log(64), abs=0.3)  # as good as no training on random tokens
+    assert found["arena_bytes"] >= found["peak_live_bytes"] > 0
+    assert found["tokens_per_s"] > 0
+    assert found["peak_gib"] > 0
+    host = worker.measure_host_time(1, steps=20)
+    assert set(host) == {"host_us_per_step", "call_us"}
+    assert host["host_us_per_step"] >= 0
+
+
+@pytest.mark.torch
+def test_the_peer_trains_the_same_work(torch: Any) -> None:
+    from blutrain.benchmark import peer_torch
+
+    work = {"layers": 1, "heads": 1, "channels": 8, "rows": 64, "vocabulary": 60, "context": 8, "batch": 2}
+    found = peer_torch.measure({**work, "threads": torch.get_num_threads(), "warmup": 1, "steps": 2})
+    assert found["loss"] == pytest.approx(np.log(64), abs=0.3)
+    assert found["name"].startswith("torch-eager")
 
 
 def test_a_failing_process_is_reported_in_one_line() -> None:

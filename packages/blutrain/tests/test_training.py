@@ -90,6 +90,16 @@ def test_threads_and_processes_change_no_bit(data: Path, tmp_path: Path) -> None
     assert len(set(expected)) == len(expected)
 
 
+def test_addresses_change_no_bit(data: Path, tmp_path: Path) -> None:
+    expected = run(data, tmp_path / "a")
+    sizes = np.random.default_rng(0).integers(1, 5000, 300)
+    blocks = [bt.zeros((int(size),), dtype=bt.float32) for size in sizes]
+    held = blocks[::3]  # holes of every size in between
+    del blocks
+    assert run(data, tmp_path / "b") == expected
+    assert len(held) == 100
+
+
 @pytest.mark.parametrize("micro_batch", [1, 2, 4, 8])
 def test_the_split_of_a_global_batch_does_not_matter(data: Path, tmp_path: Path, micro_batch: int) -> None:
     whole = run(data, tmp_path / "whole", "train.micro_batch=8", "train.steps=3")
