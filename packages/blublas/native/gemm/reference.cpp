@@ -50,7 +50,7 @@ template <typename T>
 T gelu_tanh_gradient(T x) {
   const T root = static_cast<T>(0.79788456080286535588), cubic = static_cast<T>(0.044715);
   const T t = std::tanh(root * (x + cubic * x * x * x));
-  const T bell = std::isinf(x) ? T{0} : x * (1 - t * t) * root * (1 + 3 * cubic * x * x);
+  const T bell = std::abs(x) > 100 ? T{0} : x * (1 - t * t) * root * (1 + 3 * cubic * x * x);
   return static_cast<T>(0.5) * (1 + t + bell);
 }
 template <typename T>
@@ -60,7 +60,7 @@ T gelu_erf(T x) {
 template <typename T>
 T gelu_erf_gradient(T x) {
   const T bell =
-      std::isinf(x) ? T{0} : x * std::exp(static_cast<T>(-0.5) * x * x) * static_cast<T>(0.39894228040143267794);
+      std::abs(x) > 100 ? T{0} : x * std::exp(static_cast<T>(-0.5) * x * x) * static_cast<T>(0.39894228040143267794);
   return static_cast<T>(0.5) * std::erfc(-x * static_cast<T>(0.70710678118654752440)) + bell;
 }
 

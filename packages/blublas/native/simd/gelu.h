@@ -12,6 +12,8 @@
 namespace blublas {
 namespace {
 
+// Denormal numbers take microcode, hundreds of cycles, so none may come up: exp's argument is held within exp_range, and
+// beyond tanh_range or erf_range GELU is x or 0, its gradient 1 or 0. What that drops is below 1e-32.
 template <typename T>
 struct GeluConstants;
 
@@ -19,8 +21,8 @@ template <>
 struct GeluConstants<float> {
   static constexpr float ln2_high = 0.693359375F, ln2_low = -2.12194440e-4F;
   static constexpr int exp_degree = 7;
-  static constexpr float exp_range = 110;  // beyond: 0 or infinity
-  static constexpr float bell_range = 10;  // beyond: the gradient is 0 or 1, and exp(2 u) still finite here
+  static constexpr float exp_range = 80;
+  static constexpr float tanh_range = 9.6F, erf_range = 12.5F;
   static constexpr float erfc[] = {1.2375126192676998937F,    -0.14024065832138641091F,   0.0035862703940246181059F,
                                    0.082278419983470466632F,  -0.10881427014905069487F,   0.092290769591303782833F,
                                    -0.058646858735546142856F, 0.028409252364127258028F,   -0.0098444948596749509555F,
@@ -31,8 +33,8 @@ template <>
 struct GeluConstants<double> {
   static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
   static constexpr int exp_degree = 13;
-  static constexpr double exp_range = 760;
-  static constexpr double bell_range = 20;
+  static constexpr double exp_range = 690;
+  static constexpr double tanh_range = 20.5, erf_range = 37;
   static constexpr double erfc[] = {
       1.2375126308378275796,      -0.14024059858554696245,   0.003585415485464429369,     0.082276738490145207683,
       -0.10880393014174885723,    0.09230432116037747776,    -0.058693398589636774061,    0.028362277418956404286,
@@ -79,7 +81,9 @@ inline V twice_tanh_argument(V x) {
 
 template <typename V>
 inline V gelu_tanh(V x) {
-  return x / (V::all(1) + vector_exp(V::zero() - twice_tanh_argument(x)));
+  using C = GeluConstants<typename V::Element>;
+  const V sigmoid = V::all(1) / (V::all(1) + vector_exp(V::zero() - twice_tanh_argument(x)));
+  return x * V::select_negative(x + V::all(C::tanh_range), V::zero(), sigmoid);
 }
 
 // s + 2 x s (1 - s) u', s = sigmoid(2 u)
@@ -87,7 +91,7 @@ template <typename V>
 inline V gelu_tanh_gradient(V x) {
   using T = typename V::Element;
   using C = GeluConstants<T>;
-  x = V::clamp(x, -C::bell_range, C::bell_range);
+  x = V::clamp(x, -C::tanh_range, C::tanh_range);
   const V one = V::all(1), e = vector_exp(V::zero() - twice_tanh_argument(x)), s = one / (one + e);
   const V slope = V::fma(V::all(static_cast<T>(6 * 0.79788456080286535588 * 0.044715)), x * x,
                          V::all(static_cast<T>(2 * 0.79788456080286535588)));
@@ -113,14 +117,17 @@ inline V normal_distribution(V x, V& gauss) {
 
 template <typename V>
 inline V gelu_erf(V x) {
+  using C = GeluConstants<typename V::Element>;
   V gauss;
-  return x * normal_distribution(x, gauss);
+  const V distribution = normal_distribution(x, gauss);
+  return x * V::select_negative(x + V::all(C::erf_range), V::zero(), distribution);
 }
 
 template <typename V>
 inline V gelu_erf_gradient(V x) {
   using T = typename V::Element;
-  x = V::clamp(x, -40, 40);  // both terms are at their limits well before
+  using C = GeluConstants<T>;
+  x = V::clamp(x, -C::erf_range, C::erf_range);
   V gauss;
   const V distribution = normal_distribution(x, gauss);
   return V::fma(x * gauss, V::all(static_cast<T>(0.39894228040143267794)), distribution);
