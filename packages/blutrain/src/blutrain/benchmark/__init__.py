@@ -133,12 +133,19 @@ def _entry(work: str, ours: float, peer: float | None, peer_name: str | None, be
         "driver": None,
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
-        "command": "blutrain " + " ".join(sys.argv[1:]) if Path(sys.argv[0]).stem in ("blutrain", "__main__") else None,
+        "command": _command(),
     }
 
 
 def _significant(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def _command() -> str:
+    """The command line of this process, as one would type it at the root of the repository."""
+    program = Path(sys.argv[0])
+    name = "blutrain" if program.stem in ("blutrain", "__main__") else f"python {os.path.relpath(program)}"
+    return " ".join([name, *sys.argv[1:]])
 
 
 def _commit() -> str | None:
