@@ -136,8 +136,11 @@ void binary(int64_t n, void* out, const void* a, const void* b, Scalar scalar) {
   const auto* q = static_cast<const float*>(b);
   int64_t i = 0;
   if (scalar == Scalar::none) {
-    for (; i + simd::kLanes <= n; i += simd::kLanes)
+    for (; i + simd::kLanes <= n; i += simd::kLanes) {
+      prefetch_ahead(p + i, o + i);
+      prefetch_ahead(q + i, o + i);
       simd::store(o + i, Op::apply(simd::load(p + i), simd::load(q + i)));
+    }
     if (i < n)
       simd::store_first(o + i, Op::apply(simd::load_first(p + i, n - i), simd::load_first(q + i, n - i)), n - i);
   } else if (scalar == Scalar::first) {
