@@ -264,3 +264,21 @@ def test_layers(rng: np.random.Generator, peer_torch: Any) -> None:
     truth, theirs = exact(weight_gradient), peer(weight_gradient, peer_torch, "float32")
     assert_as_good_as(ours, theirs.out, truth.out, "float32")
     assert_as_good_as(bias_gradient, theirs.row_sum_a, truth.row_sum_a, "float32")
+
+
+@pytest.mark.parametrize("k", [5, 3000])
+@pytest.mark.parametrize("which", ["accumulate", "residual"])
+def test_c_that_cancels_is_still_read(kernel: str, rng: np.random.Generator, which: str, k: int) -> None:
+    """Beta of -1 and adding C once more cancel in value, but a NaN in C has to come out."""
+    a, b, out = normal(rng, 20, k), normal(rng, k, 33), normal(rng, 20, 33)
+    out[3, 4] = np.nan
+    expected = np.array(blublas.gemm(a, b))
+    if which == "accumulate":
+        blublas.gemm(a, b, out, beta=-1.0, accumulate=True)
+    else:
+        blublas.gemm(a, b, out, beta=-1.0, residual=out)
+    assert np.isnan(out[3, 4])
+    out[3, 4] = expected[3, 4]
+    # C - C is 0 in every order of the three terms but for the rounding of sums of magnitude |AB| + |C|.
+    bound = 4 * np.finfo(np.float32).eps * (np.abs(expected) + 8)
+    assert (np.abs(out - expected) <= bound).all()

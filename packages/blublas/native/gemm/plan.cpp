@@ -24,14 +24,15 @@ constexpr int32_t kUsesOldValue = BLUBLAS_EPILOGUE_GELU_TANH | BLUBLAS_EPILOGUE_
                                   BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT | BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT |
                                   BLUBLAS_EPILOGUE_STORE_PREACTIVATION;
 
-// Without anything between sum and store, adding C afterwards is adding it at once.
+// Without anything between sum and store, adding C afterwards is adding it at once. Never to a beta of 0: C would not be read,
+// and a NaN in it has to come out.
 void fold_accumulate(Problem& p) {
   if (p.epilogue & kUsesOldValue) return;
-  if (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE) {
+  if ((p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE) && p.beta != -1) {
     p.epilogue &= ~BLUBLAS_EPILOGUE_ACCUMULATE;
     p.beta += 1;
   }
-  if ((p.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) && p.residual_is_c) {
+  if ((p.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) && p.residual_is_c && p.beta != -1) {
     p.epilogue &= ~BLUBLAS_EPILOGUE_RESIDUAL;
     p.residual_is_c = false;
     p.beta += 1;

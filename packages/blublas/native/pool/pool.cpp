@@ -67,7 +67,8 @@ class Pool {
     num_tasks_ = num_tasks;
     max_threads_ = max_threads;
     next_.store(0, std::memory_order_relaxed);
-    state_.store(kOpen, std::memory_order_relaxed);
+    // Released: a worker that is late with an older epoch joins through state_ alone and must see the job.
+    state_.store(kOpen, std::memory_order_release);
     // Ordered before the look at sleepers_: a worker either sees the new epoch or is counted as asleep.
     epoch_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) > 0) futex_wake(epoch_, INT_MAX);
