@@ -44,7 +44,7 @@ void dot_tile(const SmallProduct<typename V::Element>& x, int64_t i, int64_t j) 
     for (int c = 0; c < C; ++c) sum[r][c] = V::zero();
   const auto step = [&](int64_t p, auto load) {
     V column[C];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) column[c] = load(x.b, (j + c) * x.b_stride + p);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -60,6 +60,31 @@ void dot_tile(const SmallProduct<typename V::Element>& x, int64_t i, int64_t j) 
     step(p, [n](const char* data, int64_t index) { return load_from<V, BFloat16>(data, index, n); });
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) x.sum[(i + r) * x.sum_stride + j + c] = x.alpha * sum[r][c].sum();
+}
+
+// One row of A: B is read from its first element to its last, one stream, in chains of partial sums along K.
+template <typename V, bool BFloat16>
+void dot_row(const SmallProduct<typename V::Element>& x) {
+  constexpr int64_t chains = 8, stride = chains * V::width;
+  for (int64_t j = 0; j < x.cols; ++j) {
+    V sum[chains];
+#pragma GCC unroll 8
+    for (int64_t q = 0; q < chains; ++q) sum[q] = V::zero();
+    const int64_t at = j * x.b_stride;
+    int64_t p = 0;
+    for (; p + stride <= x.k; p += stride)
+#pragma GCC unroll 8
+      for (int64_t q = 0; q < chains; ++q) {
+        const V column = load_from<V, BFloat16>(x.b, at + p + q * V::width);
+        sum[q] = V::fma(load_from<V, BFloat16>(x.a, p + q * V::width), column, sum[q]);
+      }
+    for (int64_t q = 0; p < x.k; p += V::width, ++q) {
+      const int64_t n = std::min(V::width, x.k - p);
+      sum[q] = V::fma(load_from<V, BFloat16>(x.a, p, n), load_from<V, BFloat16>(x.b, at + p, n), sum[q]);
+    }
+    const V total = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    x.sum[j] = x.alpha * total.sum();
+  }
 }
 
 template <typename V, bool BFloat16, int R>
@@ -79,10 +104,11 @@ void dot_rows(const SmallProduct<typename V::Element>& x, int64_t i, int64_t j, 
 template <typename V, bool BFloat16>
 void dot_all(const SmallProduct<typename V::Element>& x) {
   constexpr int64_t most = V::width * sizeof(typename V::Element) == 64 ? 6 : 2;  // rows that fit the registers
+  if (x.rows == 1) return dot_row<V, BFloat16>(x);
   for (int64_t j = 0; j < x.cols; j += 4)
     for (int64_t i = 0; i < x.rows; i += most) {
-      const int64_t cols = std::min<int64_t>(4, x.cols - j), rows = std::min(most, x.rows - i);
-      switch (rows) {
+      const int64_t cols = std::min<int64_t>(4, x.cols - j);
+      switch (std::min(most, x.rows - i)) {
         case 1:
           dot_rows<V, BFloat16, 1>(x, i, j, cols);
           break;
