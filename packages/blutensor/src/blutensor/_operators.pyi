@@ -68,6 +68,7 @@ __all__ = [
     "not_equal",
     "permute_dims",
     "pow",
+    "qkv_attention",
     "reciprocal",
     "reshape",
     "rsqrt",
@@ -369,6 +370,14 @@ def attention_decode(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, position: Tensor, scale: float = 0.0
 ) -> Tensor: ...
 
+# scaled_dot_product_attention of the heads in one packed tensor: qkv [..., T, 3 C] is read as [..., T, 3, num_heads, D]
+# (queries, keys, values; any strides). Results: output [..., T, C], heads merged, and logsumexp [..., num_heads, T].
+# The gradient is that of qkv as a whole, so that nothing is split, permuted or concatenated. is_causal and scale as in
+# scaled_dot_product_attention; D <= 256.
+def qkv_attention(
+    qkv: Tensor, num_heads: int, is_causal: bool = False, scale: float = 0.0
+) -> tuple[Tensor, Tensor]: ...
+
 class _Full(Protocol):
     def __call__(self, shape: int | Sequence[int], value: float, dtype: DType | str = "float32") -> Tensor: ...
 
@@ -544,6 +553,19 @@ class _ScaledDotProductAttentionBackward(Protocol):
         scale: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
+class _QkvAttentionBackward(Protocol):
+    def __call__(
+        self,
+        grad_output: Tensor,
+        qkv: Tensor,
+        output: Tensor,
+        logsumexp: Tensor,
+        num_heads: int,
+        grad_logsumexp: Tensor | None = None,
+        is_causal: bool = False,
+        scale: float = 0.0,
+    ) -> Tensor: ...
+
 @overload
 def private(name: Literal["full"]) -> _Full: ...
 @overload
@@ -598,3 +620,5 @@ def private(name: Literal["log_softmax_backward"]) -> _LogSoftmaxBackward: ...
 def private(name: Literal["cross_entropy_backward"]) -> _CrossEntropyBackward: ...
 @overload
 def private(name: Literal["scaled_dot_product_attention_backward"]) -> _ScaledDotProductAttentionBackward: ...
+@overload
+def private(name: Literal["qkv_attention_backward"]) -> _QkvAttentionBackward: ...

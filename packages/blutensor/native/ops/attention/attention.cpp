@@ -2,6 +2,8 @@
 //
 // Shapes: query [..., T, D], key and value [..., S, D] with the same leading axes (batch and heads); output like
 // query, logsumexp [..., T]. The kernels see one (batch, head) pair at a time.
+#include "ops/attention/attention.h"
+
 #include <cmath>
 #include <limits>
 
@@ -13,6 +15,8 @@
 #include "ops/registry.h"
 
 namespace blutensor {
+
+DType attention_stat_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
 namespace {
 
@@ -31,8 +35,6 @@ TensorSpec heads_inside(DType dtype, const Shape& shape) {
   std::swap(strides[rank - 3], strides[rank - 2]);
   return {dtype, shape, strides, true};
 }
-
-DType stat_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
 // The leading axes of an operand; index of a pair to an offset in elements. `inner` trailing axes are left out.
 class Pairs {
@@ -104,13 +106,15 @@ std::vector<TensorSpec> infer_forward(const OpCall& call) {
   check_operands(kName, query, call.inputs[1], call.inputs[2]);
   require(std::isfinite(call.attrs.f(1)), "[", kName, "] expected a finite scale, got ", call.attrs.f(1));
   return {heads_inside(query.dtype(), query.shape()),
-          {stat_dtype(query.dtype()), without_last(query.shape()), {}, false}};
+          {attention_stat_dtype(query.dtype()), without_last(query.shape()), {}, false}};
 }
 
 // Tasks below this many multiply-adds are handed out together.
 constexpr int64_t kMinTaskWork = 1 << 19;
 
-void launch_forward(const Launch& launch) {
+}  // namespace
+
+void launch_attention_forward(const Launch& launch) {
   const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2];
   const View &output = launch.outputs[0], &logsumexp = launch.outputs[1];
   const int rank = query.rank();
@@ -146,6 +150,8 @@ void launch_forward(const Launch& launch) {
   });
 }
 
+namespace {
+
 Tensors forward_gradient(GradContext& ctx) {
   static const OpRef backward{"scaled_dot_product_attention_backward"}, full{"full"};
   Tensor grad = ctx.grad_output(0);
@@ -172,7 +178,7 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
       logarithm{"log"}, add{"add"};
   static const OpRef squeeze{"squeeze"};
   const Tensor &query = inputs[0], &key = inputs[1], &value = inputs[2];
-  const DType dtype = stat_dtype(query.dtype());
+  const DType dtype = attention_stat_dtype(query.dtype());
   Dims swapped = Dims::filled(key.rank(), 0);
   for (int i = 0; i < key.rank(); ++i) swapped[i] = i < key.rank() - 2 ? i : 2 * key.rank() - 3 - i;
   Tensor scores = cast_to(matmul({query, permute({key}, {Attr::of_ints(swapped)})}), dtype);
@@ -206,8 +212,8 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
   const Shape rows = without_last(query.shape());
   for (const Tensor& t : {call.inputs[5], call.inputs[6]})
     if (t.defined())
-      require(t.shape() == rows && t.dtype() == stat_dtype(query.dtype()), "[", op, "] expected logsumexp of shape ",
-              rows, ", got ", describe(t));
+      require(t.shape() == rows && t.dtype() == attention_stat_dtype(query.dtype()), "[", op,
+              "] expected logsumexp of shape ", rows, ", got ", describe(t));
   require(call.inputs[5].contiguous(), "[", op, "] expected a contiguous logsumexp");
   return {heads_inside(query.dtype(), query.shape()), heads_inside(key.dtype(), key.shape()),
           heads_inside(key.dtype(), key.shape())};
@@ -217,7 +223,9 @@ size_t workspace_backward(const Launch& launch) {
   return static_cast<size_t>(launch.inputs[5].numel()) * dtype_size(launch.inputs[5].dtype);
 }
 
-void launch_backward(const Launch& launch) {
+}  // namespace
+
+void launch_attention_backward(const Launch& launch) {
   const View &grad = launch.inputs[0], &query = launch.inputs[1], &key = launch.inputs[2], &value = launch.inputs[3];
   const View &output = launch.inputs[4], &logsumexp = launch.inputs[5], &grad_logsumexp = launch.inputs[6];
   const int rank = query.rank();
@@ -257,6 +265,8 @@ void launch_backward(const Launch& launch) {
     });
   });
 }
+
+namespace {
 
 // ---------------------------------------------------------------- decode
 
@@ -304,6 +314,8 @@ void launch_decode(const Launch& launch) {
 
 }  // namespace
 
+void register_qkv_attention(OperatorRegistry& registry);  // qkv_attention.cpp
+
 void register_attention(OperatorRegistry& registry) {
   using Kind = InputSpec::Kind;
   const AttrSpec causal{"is_causal", AttrKind::boolean, Attr::of_bool(false), false, {}};
@@ -325,7 +337,7 @@ void register_attention(OperatorRegistry& registry) {
     op.num_outputs = 2;
     op.output_names = {"output", "logsumexp"};
     op.infer = infer_forward;
-    op.launch_cpu = launch_forward;
+    op.launch_cpu = launch_attention_forward;
     op.gradient = forward_gradient;
     op.save_inputs = 0b111;
     op.save_outputs = 0b11;
@@ -354,7 +366,7 @@ void register_attention(OperatorRegistry& registry) {
     op.output_names = {"grad_query", "grad_key", "grad_value"};
     op.infer = infer_backward;
     op.workspace = workspace_backward;
-    op.launch_cpu = launch_backward;
+    op.launch_cpu = launch_attention_backward;
     op.is_public = false;
     registry.add(std::move(op));
   }
@@ -376,6 +388,7 @@ void register_attention(OperatorRegistry& registry) {
     op.launch_cpu = launch_decode;
     registry.add(std::move(op));
   }
+  register_qkv_attention(registry);
 }
 
 }  // namespace blutensor
