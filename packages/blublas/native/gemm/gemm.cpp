@@ -185,9 +185,10 @@ class Run {
       // The last block's sums go to a tile of their own when finish() follows and they have no place in workspace.
       const bool in_tile = last && plan_.finishing && !plan_.shared_sums && !plan_.private_sums;
       T* const sums_tile = reinterpret_cast<T*>(place.own + plan_.tile);
-      for (int64_t i = 0; i < rows; i += mr) {
+      for (int64_t i = 0; i < rows; i += plan_.row_step) {
         MicroTile<T> micro;
-        micro.k = k, micro.alpha = alpha, micro.a_stride = p_.a.row_stride, micro.rows = std::min(mr, rows - i);
+        micro.k = k, micro.alpha = alpha, micro.a_stride = p_.a.row_stride,
+        micro.rows = std::min(plan_.row_step, rows - i);
         micro.a = panels_a != nullptr ? panels_a + i * depth + k0 * mr : rows_a + i * p_.a.row_stride + k0;
         for (int64_t j = 0; j < cols; j += nr) {
           micro.cols = std::min(nr, cols - j);

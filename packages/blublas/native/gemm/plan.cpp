@@ -147,11 +147,14 @@ void cut_tiles(Plan& plan, const GemmKernels<T>& kernels, int32_t threads) {
   plan.nt = round_up(ceil_div(plan.nc, plan.num_col_tiles), nr);
   plan.num_col_tiles = ceil_div(plan.nc, plan.nt);
 
-  // A row's elements lie along K: the kernel reads them in place, unless the rows fall on the same few sets of the
-  // cache.
-  const int64_t row_bytes = p.a.row_stride * static_cast<int64_t>(sizeof(T));
-  const bool own_type = p.a.dtype == (sizeof(T) == 8 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32);
-  plan.rows_in_place = own_type && (p.a.col_stride == 1 || p.k == 1) && row_bytes % 4096 != 0;
+  // Rows that lie along K are read in place. Where they fall on one set of the first level of cache (a stride of a
+  // multiple of 4 KiB) mr of them do not stay there: they are packed, or fewer are used at a time when there are too few
+  // columns for the packing to pay.
+  const bool own_type = p.a.dtype == p.compute;
+  const bool same_set = p.a.row_stride * static_cast<int64_t>(sizeof(T)) % 4096 == 0 && p.m > 1;
+  const bool few_columns = p.n <= 4 * nr;
+  plan.rows_in_place = own_type && (p.a.col_stride == 1 || p.k == 1) && (!same_set || few_columns);
+  plan.row_step = plan.rows_in_place && same_set ? std::min<int64_t>(8, mr) : mr;
 
   plan.panels_per_pack = std::max<int64_t>(1, kPackElements / (nr * depth));
   plan.num_pack_tasks = ceil_div(plan.nc / nr, plan.panels_per_pack);

@@ -35,6 +35,7 @@ struct Plan {
   int64_t nc = 0, num_chunks = 1;     // N: chunks
   int64_t nt = 0, num_col_tiles = 1;  // N: tasks within a chunk
   bool rows_in_place = false;         // A is used where it is
+  int64_t row_step = 0;               // rows per micro-kernel: mr, or fewer
   bool direct_c = true;               // partial sums over K live in C
   bool finishing = false;             // the last block of K goes through finish()
   bool simple = false;                // bias and residual are added by the micro-kernel, in the first block
