@@ -46,8 +46,7 @@ class Block(nn.Module):
         Returns:
             [B, T, C].
         """
-        query, key, value = self._query_key_value(x)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = F.qkv_attention(self.qkv(self.ln1(x)), self.heads, is_causal=True)
         return self._mlp(self._attention_output(mixed, x))
 
     def decode(self, x: bt.Tensor, cache: KVCache, layer: int, position: bt.Tensor) -> bt.Tensor:
@@ -67,7 +66,8 @@ class Block(nn.Module):
         bt.index_write_(keys, key, position, axis=2)
         bt.index_write_(values, value, position, axis=2)
         mixed = F.attention_decode(query, keys, values, position)
-        return self._mlp(self._attention_output(mixed, x))
+        joined = bt.permute_dims(mixed, (0, 2, 1, 3)).reshape(x.shape)
+        return self._mlp(self._attention_output(joined, x))
 
     def _query_key_value(self, x: bt.Tensor) -> tuple[bt.Tensor, bt.Tensor, bt.Tensor]:
         """[B, T, C] to three [B, H, T, D], as views of one product."""
@@ -77,9 +77,8 @@ class Block(nn.Module):
         query, key, value = (bt.permute_dims(part.reshape(shape), (0, 2, 1, 3)) for part in parts)
         return query, key, value
 
-    def _attention_output(self, mixed: bt.Tensor, residual: bt.Tensor) -> bt.Tensor:
-        """[B, H, T, D] to [B, T, C], projected and added to the residual stream."""
-        joined = bt.permute_dims(mixed, (0, 2, 1, 3)).reshape(residual.shape)
+    def _attention_output(self, joined: bt.Tensor, residual: bt.Tensor) -> bt.Tensor:
+        """The heads' results side by side, [B, T, C], projected and added to the residual stream."""
         if self._drops():
             branch = F.linear(joined, self.proj.weight, self.proj.bias)
             return residual + F.dropout(branch, self.dropout, training=True)

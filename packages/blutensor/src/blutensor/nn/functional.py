@@ -175,6 +175,21 @@ def scaled_dot_product_attention(
     return ops.scaled_dot_product_attention(q, k, v, is_causal, 0.0 if scale is None else scale)[0]
 
 
+def qkv_attention(qkv: Tensor, num_heads: int, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """Self-attention on the packed result of one qkv projection: the same bits as splitting it, without three gradients to join.
+
+    Args:
+        qkv: [B, T, 3C]: queries, keys, values, each [B, T, H, D] with C = H * D.
+        num_heads: H.
+        is_causal: Query t sees keys 0 .. t.
+        scale: 1 / sqrt(D) by default.
+
+    Returns:
+        [B, T, C].
+    """
+    return ops.qkv_attention(qkv, num_heads, is_causal, 0.0 if scale is None else scale)[0]
+
+
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, position: Tensor) -> Tensor:
     """Attention of one query per sequence over rows 0 .. position of a cache.
 
