@@ -32,8 +32,7 @@ extern "C" {
 
 /* dtypes: float32 0, bfloat16 1, float16 2, float64 3, int64 4, int32 5, uint8 6, uint16 7, bool 8. Devices: cpu 0, cuda 1. */
 
-typedef struct blutensor_tensor
-    blutensor_tensor; /* reference counted; crosses packages as this pointer */
+typedef struct blutensor_tensor blutensor_tensor; /* reference counted; crosses packages as this pointer */
 typedef struct blutensor_program blutensor_program;
 typedef struct blutensor_family blutensor_family;
 

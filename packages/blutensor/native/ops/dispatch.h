@@ -21,7 +21,7 @@ class CallRecorder {
  protected:
   ~CallRecorder() = default;
 };
-CallRecorder* call_recorder();               // of this thread, or nullptr
+CallRecorder* call_recorder();  // of this thread, or nullptr
 void set_call_recorder(CallRecorder* recorder);
 
 // Records calls for backward: autograd/ installs it once.

@@ -22,15 +22,44 @@ struct Attr {
   AttrKind kind = AttrKind::integer;
   int64_t i = 0;  // integer, boolean, dtype
   double f = 0;
-  Dims ints;       // integers (axes, shapes)
+  Dims ints;  // integers (axes, shapes)
   std::string s;
 
-  static Attr of_int(int64_t v) { Attr a; a.i = v; return a; }
-  static Attr of_bool(bool v) { Attr a; a.kind = AttrKind::boolean; a.i = v; return a; }
-  static Attr of_float(double v) { Attr a; a.kind = AttrKind::floating; a.f = v; return a; }
-  static Attr of_ints(Dims v) { Attr a; a.kind = AttrKind::integers; a.ints = v; return a; }
-  static Attr of_dtype(DType v) { Attr a; a.kind = AttrKind::dtype; a.i = static_cast<int64_t>(v); return a; }
-  static Attr of_string(std::string v) { Attr a; a.kind = AttrKind::string; a.s = std::move(v); return a; }
+  static Attr of_int(int64_t v) {
+    Attr a;
+    a.i = v;
+    return a;
+  }
+  static Attr of_bool(bool v) {
+    Attr a;
+    a.kind = AttrKind::boolean;
+    a.i = v;
+    return a;
+  }
+  static Attr of_float(double v) {
+    Attr a;
+    a.kind = AttrKind::floating;
+    a.f = v;
+    return a;
+  }
+  static Attr of_ints(Dims v) {
+    Attr a;
+    a.kind = AttrKind::integers;
+    a.ints = v;
+    return a;
+  }
+  static Attr of_dtype(DType v) {
+    Attr a;
+    a.kind = AttrKind::dtype;
+    a.i = static_cast<int64_t>(v);
+    return a;
+  }
+  static Attr of_string(std::string v) {
+    Attr a;
+    a.kind = AttrKind::string;
+    a.s = std::move(v);
+    return a;
+  }
   bool operator==(const Attr& other) const;  // bitwise for floats: NaN equals itself
 };
 std::string to_text(const Attr& attr);
@@ -73,7 +102,7 @@ struct InputSpec {
   };
   std::string name;
   Kind kind = Kind::required;
-  bool written = false;     // the operator writes it in place
+  bool written = false;         // the operator writes it in place
   bool accepts_scalar = false;  // Python numbers become 0-d tensors of the other operand's dtype
 };
 
@@ -98,7 +127,7 @@ struct ViewSpec {
 struct OpCall {
   std::span<const Tensor> inputs;  // flattened: fixed inputs, then list 0, list 1, ...
   const Attrs& attrs;
-  int64_t list_length = 0;         // of each list input
+  int64_t list_length = 0;  // of each list input
 };
 
 // Execution: raw memory only.
@@ -127,13 +156,13 @@ class GradContext {
   // Saved tensors (the descriptor's save_* masks); checked against writes in place since they were saved.
   virtual Tensor input(int i) const = 0;
   virtual Tensor output(int i) const = 0;
-  virtual bool has_input(int i) const = 0;       // an optional input was given
-  virtual const TensorSpec& input_spec(int i) const = 0;   // shape, dtype, strides, known without saving
+  virtual bool has_input(int i) const = 0;                // an optional input was given
+  virtual const TensorSpec& input_spec(int i) const = 0;  // shape, dtype, strides, known without saving
   virtual const TensorSpec& output_spec(int i) const = 0;
   virtual Device device() const = 0;
   // Gradient with respect to output i; undefined when nothing downstream used that output.
   virtual Tensor grad_output(int i) const = 0;
-  virtual bool needs(int i) const = 0;           // is the gradient of input i wanted?
+  virtual bool needs(int i) const = 0;  // is the gradient of input i wanted?
   // A buffer to write the gradient of input i into. After writing, call consumed(i) and return an undefined tensor.
   virtual GradTarget target(int i) = 0;
   virtual void consumed(int i) = 0;
@@ -155,36 +184,36 @@ inline constexpr int kNumLanes = 3;
 
 // One row of the gradient checks that the table generates (tests/test_operator_table.py).
 struct GradCase {
-  std::vector<Shape> shapes;       // of the required float inputs
-  std::vector<Attr> attrs;         // empty: defaults
-  std::string domain = "normal";   // "positive", "away_from_zero", "unit" ...: how inputs are drawn
+  std::vector<Shape> shapes;      // of the required float inputs
+  std::vector<Attr> attrs;        // empty: defaults
+  std::string domain = "normal";  // "positive", "away_from_zero", "unit" ...: how inputs are drawn
 };
 
 struct Operator {
   std::string name;
-  std::string doc;                // one paragraph: what it computes, shapes, dtypes
-  std::string category;           // heading of the operator reference
+  std::string doc;       // one paragraph: what it computes, shapes, dtypes
+  std::string category;  // heading of the operator reference
   std::vector<InputSpec> inputs;
   std::vector<AttrSpec> attrs;
-  int num_outputs = 1;            // 0: writes its inputs only
+  int num_outputs = 1;  // 0: writes its inputs only
   std::vector<std::string> output_names;
 
-  InferFn infer;                  // allocating operators
-  ViewFn view;                    // view operators: instead of infer and launch; no result: no view can express it, take one of a copy
-  WorkspaceFn workspace;          // optional
+  InferFn infer;  // allocating operators
+  ViewFn view;    // view operators: instead of infer and launch; no result: no view can express it, take one of a copy
+  WorkspaceFn workspace;  // optional
   LaunchFn launch_cpu;
   LaunchFn launch_cuda;
-  GradientFn gradient;            // absent: not differentiable
-  uint64_t save_inputs = 0;       // bit i: backward reads input i
+  GradientFn gradient;       // absent: not differentiable
+  uint64_t save_inputs = 0;  // bit i: backward reads input i
   uint64_t save_outputs = 0;
-  DecomposeFn decompose;          // composite operators: into primitives
+  DecomposeFn decompose;  // composite operators: into primitives
   Effect effect = Effect::pure;
   Lane lane = Lane::compute;
-  bool is_public = true;          // false: no Python function (gradient helpers, optimizer internals)
+  bool is_public = true;  // false: no Python function (gradient helpers, optimizer internals)
   std::vector<GradCase> grad_cases;
 
-  uint32_t id = 0;                // position in the table
-  const char* tag = nullptr;      // interned name, for allocation tags and messages
+  uint32_t id = 0;            // position in the table
+  const char* tag = nullptr;  // interned name, for allocation tags and messages
   int fixed_inputs() const;
   int num_lists() const;
   bool is_written(int flat_index, int64_t list_length) const;

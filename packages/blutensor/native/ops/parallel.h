@@ -24,14 +24,16 @@ void parallel_for(int64_t n, int64_t grain, const Body& body) {
     std::atomic<bool> failed{false};
     std::exception_ptr error;
   } context{body, n, grain, {}, {}};
-  blublas_parallel((n + grain - 1) / grain, [](void* arg, int64_t task, int32_t) {
-    auto& c = *static_cast<Context*>(arg);
-    try {
-      c.body(task * c.grain, std::min(c.n, (task + 1) * c.grain));
-    } catch (...) {
-      if (!c.failed.exchange(true)) c.error = std::current_exception();
-    }
-  }, &context);
+  blublas_parallel((n + grain - 1) / grain,
+                   [](void* arg, int64_t task, int32_t) {
+                     auto& c = *static_cast<Context*>(arg);
+                     try {
+                       c.body(task * c.grain, std::min(c.n, (task + 1) * c.grain));
+                     } catch (...) {
+                       if (!c.failed.exchange(true)) c.error = std::current_exception();
+                     }
+                   },
+                   &context);
   if (context.error) std::rethrow_exception(context.error);
 }
 
@@ -47,14 +49,16 @@ void parallel_for_threads(int64_t n, int64_t grain, const Body& body, int32_t ma
     std::atomic<bool> failed{false};
     std::exception_ptr error;
   } context{body, n, grain, {}, {}};
-  blublas_parallel_limited((n + grain - 1) / grain, [](void* arg, int64_t task, int32_t thread) {
-    auto& c = *static_cast<Context*>(arg);
-    try {
-      c.body(task * c.grain, std::min(c.n, (task + 1) * c.grain), thread);
-    } catch (...) {
-      if (!c.failed.exchange(true)) c.error = std::current_exception();
-    }
-  }, &context, max_threads);
+  blublas_parallel_limited((n + grain - 1) / grain,
+                           [](void* arg, int64_t task, int32_t thread) {
+                             auto& c = *static_cast<Context*>(arg);
+                             try {
+                               c.body(task * c.grain, std::min(c.n, (task + 1) * c.grain), thread);
+                             } catch (...) {
+                               if (!c.failed.exchange(true)) c.error = std::current_exception();
+                             }
+                           },
+                           &context, max_threads);
   if (context.error) std::rethrow_exception(context.error);
 }
 

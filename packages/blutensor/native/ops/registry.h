@@ -30,8 +30,8 @@ Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& at
 class OpRef {
  public:
   explicit OpRef(const char* name) : name_(name) {}
-  Tensor operator()(std::initializer_list<Tensor> inputs, Attrs attrs = {}) const;         // one output
-  Tensors many(std::initializer_list<Tensor> inputs, Attrs attrs = {}) const;              // several or none
+  Tensor operator()(std::initializer_list<Tensor> inputs, Attrs attrs = {}) const;  // one output
+  Tensors many(std::initializer_list<Tensor> inputs, Attrs attrs = {}) const;       // several or none
   Tensors lists(std::span<const Tensor> flat_inputs, int64_t list_length, Attrs attrs = {}) const;
   const Operator& op() const;
 

@@ -47,13 +47,17 @@ struct float16 {
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::float64:
-    case DType::int64: return 8;
+    case DType::int64:
+      return 8;
     case DType::float32:
-    case DType::int32: return 4;
+    case DType::int32:
+      return 4;
     case DType::bfloat16:
     case DType::float16:
-    case DType::uint16: return 2;
-    default: return 1;
+    case DType::uint16:
+      return 2;
+    default:
+      return 1;
   }
 }
 
@@ -68,15 +72,42 @@ constexpr bool is_integer(DType dtype) { return !is_floating(dtype) && dtype != 
 
 template <class T>
 struct dtype_of;
-template <> struct dtype_of<float> { static constexpr DType value = DType::float32; };
-template <> struct dtype_of<bfloat16> { static constexpr DType value = DType::bfloat16; };
-template <> struct dtype_of<float16> { static constexpr DType value = DType::float16; };
-template <> struct dtype_of<double> { static constexpr DType value = DType::float64; };
-template <> struct dtype_of<int64_t> { static constexpr DType value = DType::int64; };
-template <> struct dtype_of<int32_t> { static constexpr DType value = DType::int32; };
-template <> struct dtype_of<uint8_t> { static constexpr DType value = DType::uint8; };
-template <> struct dtype_of<uint16_t> { static constexpr DType value = DType::uint16; };
-template <> struct dtype_of<bool> { static constexpr DType value = DType::boolean; };
+template <>
+struct dtype_of<float> {
+  static constexpr DType value = DType::float32;
+};
+template <>
+struct dtype_of<bfloat16> {
+  static constexpr DType value = DType::bfloat16;
+};
+template <>
+struct dtype_of<float16> {
+  static constexpr DType value = DType::float16;
+};
+template <>
+struct dtype_of<double> {
+  static constexpr DType value = DType::float64;
+};
+template <>
+struct dtype_of<int64_t> {
+  static constexpr DType value = DType::int64;
+};
+template <>
+struct dtype_of<int32_t> {
+  static constexpr DType value = DType::int32;
+};
+template <>
+struct dtype_of<uint8_t> {
+  static constexpr DType value = DType::uint8;
+};
+template <>
+struct dtype_of<uint16_t> {
+  static constexpr DType value = DType::uint16;
+};
+template <>
+struct dtype_of<bool> {
+  static constexpr DType value = DType::boolean;
+};
 
 // visit_dtype(dtype, [&](auto tag) { using T = typename decltype(tag)::type; ... })
 template <class T>
@@ -86,34 +117,58 @@ struct TypeTag {
 template <class F>
 decltype(auto) visit_dtype(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::float32: return f(TypeTag<float>{});
-    case DType::bfloat16: return f(TypeTag<bfloat16>{});
-    case DType::float16: return f(TypeTag<float16>{});
-    case DType::float64: return f(TypeTag<double>{});
-    case DType::int64: return f(TypeTag<int64_t>{});
-    case DType::int32: return f(TypeTag<int32_t>{});
-    case DType::uint8: return f(TypeTag<uint8_t>{});
-    case DType::uint16: return f(TypeTag<uint16_t>{});
-    case DType::boolean: return f(TypeTag<bool>{});
+    case DType::float32:
+      return f(TypeTag<float>{});
+    case DType::bfloat16:
+      return f(TypeTag<bfloat16>{});
+    case DType::float16:
+      return f(TypeTag<float16>{});
+    case DType::float64:
+      return f(TypeTag<double>{});
+    case DType::int64:
+      return f(TypeTag<int64_t>{});
+    case DType::int32:
+      return f(TypeTag<int32_t>{});
+    case DType::uint8:
+      return f(TypeTag<uint8_t>{});
+    case DType::uint16:
+      return f(TypeTag<uint16_t>{});
+    case DType::boolean:
+      return f(TypeTag<bool>{});
   }
   fail(Status::invalid_type, "unknown dtype number ", static_cast<int>(dtype));
 }
 template <class F>
 decltype(auto) visit_floating(DType dtype, const char* op, F&& f) {
   switch (dtype) {
-    case DType::float32: return f(TypeTag<float>{});
-    case DType::bfloat16: return f(TypeTag<bfloat16>{});
-    case DType::float16: return f(TypeTag<float16>{});
-    case DType::float64: return f(TypeTag<double>{});
-    default: fail(Status::invalid_type, "[", op, "] expected a floating-point tensor, got ", dtype_name(dtype));
+    case DType::float32:
+      return f(TypeTag<float>{});
+    case DType::bfloat16:
+      return f(TypeTag<bfloat16>{});
+    case DType::float16:
+      return f(TypeTag<float16>{});
+    case DType::float64:
+      return f(TypeTag<double>{});
+    default:
+      fail(Status::invalid_type, "[", op, "] expected a floating-point tensor, got ", dtype_name(dtype));
   }
 }
 
 // The type in which an operator computes on T: float for the 16-bit floats, T itself otherwise.
-template <class T> struct compute_type { using type = T; };
-template <> struct compute_type<bfloat16> { using type = float; };
-template <> struct compute_type<float16> { using type = float; };
-template <class T> using compute_t = typename compute_type<T>::type;
+template <class T>
+struct compute_type {
+  using type = T;
+};
+template <>
+struct compute_type<bfloat16> {
+  using type = float;
+};
+template <>
+struct compute_type<float16> {
+  using type = float;
+};
+template <class T>
+using compute_t = typename compute_type<T>::type;
 
 // Result dtype of a binary operator (array API promotion; float mixed with integer takes the float).
 DType promote(DType a, DType b);

@@ -57,9 +57,7 @@ class Dims {
     for (int i = at; i + 1 < size_; ++i) (*this)[i] = (*this)[i + 1];
     --size_;
   }
-  bool operator==(const Dims& other) const {
-    return size_ == other.size_ && std::equal(begin(), end(), other.begin());
-  }
+  bool operator==(const Dims& other) const { return size_ == other.size_ && std::equal(begin(), end(), other.begin()); }
 
  private:
   std::array<int64_t, kMaxRank> values_{};

@@ -40,8 +40,8 @@ class TensorImpl final : public RefCounted {
   Ref<Storage> storage;
   DType dtype;
   Shape shape;
-  Strides strides;   // in elements
-  int64_t offset;    // in elements
+  Strides strides;  // in elements
+  int64_t offset;   // in elements
   std::unique_ptr<AutogradMeta> autograd;
 };
 
