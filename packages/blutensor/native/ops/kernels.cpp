@@ -73,9 +73,7 @@ std::atomic<const KernelTable*>& active() {
   return table;
 }
 
-const char* isa_name(Isa isa) {
-  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "reference";
-}
+const char* isa_name(Isa isa) { return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "reference"; }
 
 }  // namespace
 
@@ -84,14 +82,18 @@ const KernelTable& kernels() { return *active().load(std::memory_order_acquire);
 bool supports_isa(Isa isa) {
   [[maybe_unused]] const uint32_t features = blublas_cpu_features();
   switch (isa) {
-    case Isa::reference: return true;
+    case Isa::reference:
+      return true;
 #ifdef BLUTENSOR_HAVE_AVX2
-    case Isa::avx2: return (features & BLUBLAS_CPU_AVX2) != 0;
+    case Isa::avx2:
+      return (features & BLUBLAS_CPU_AVX2) != 0;
 #endif
 #ifdef BLUTENSOR_HAVE_AVX512
-    case Isa::avx512: return (features & BLUBLAS_CPU_AVX2) != 0 && (features & BLUBLAS_CPU_AVX512) != 0;
+    case Isa::avx512:
+      return (features & BLUBLAS_CPU_AVX2) != 0 && (features & BLUBLAS_CPU_AVX512) != 0;
 #endif
-    default: return false;
+    default:
+      return false;
   }
 }
 
