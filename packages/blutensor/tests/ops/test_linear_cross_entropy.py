@@ -24,8 +24,8 @@ import blutensor as bt
 from blutensor.gradcheck import gradcheck
 from blutensor.nn import functional as F
 
-# (N, C, V): small ones take GEMMs of whole chunks; from 16 blocks of 512 classes on, blocks on one thread each; the last
-# one has several chunks of tokens.
+# (N, C, V): small ones take GEMMs of whole chunks; from 16 blocks of 512 classes on, blocks on one thread each; the
+# last one has several chunks of tokens.
 SIZES = [
     (1, 1, 1),
     (3, 2, 5),
