@@ -125,8 +125,14 @@ template <typename T>
 void cut_tiles(Plan& plan, const GemmKernels<T>& kernels, int32_t threads) {
   const Problem& p = plan.problem;
   const int64_t mr = kernels.mr, nr = kernels.nr;
+  // Rows that lie along K are read in place. With a stride of a multiple of 4 KiB they all fall on one set of the first
+  // level of cache, which has room for 8 or 12 lines: fewer rows at a time then beat packing them.
+  const bool same_set = p.a.row_stride * static_cast<int64_t>(sizeof(T)) % 4096 == 0 && p.m > 1;
+  plan.rows_in_place = p.a.dtype == p.compute && (p.a.col_stride == 1 || p.k == 1);
+  plan.row_step = plan.rows_in_place && same_set ? std::min<int64_t>(10, mr) : mr;
+
   plan.num_row_tiles = ceil_div(p.m, kernels.mc);
-  plan.mt = round_up(ceil_div(p.m, plan.num_row_tiles), mr);
+  plan.mt = round_up(ceil_div(p.m, plan.num_row_tiles), plan.row_step);
   plan.num_row_tiles = ceil_div(p.m, plan.mt);
 
   const int64_t depth = std::max<int64_t>(1, plan.kg);
@@ -146,15 +152,6 @@ void cut_tiles(Plan& plan, const GemmKernels<T>& kernels, int32_t threads) {
   plan.num_col_tiles = ceil_div(plan.nc, round_up(nt, nr));
   plan.nt = round_up(ceil_div(plan.nc, plan.num_col_tiles), nr);
   plan.num_col_tiles = ceil_div(plan.nc, plan.nt);
-
-  // Rows that lie along K are read in place. Where they fall on one set of the first level of cache (a stride of a
-  // multiple of 4 KiB) mr of them do not stay there: they are packed, or fewer are used at a time when there are too few
-  // columns for the packing to pay.
-  const bool own_type = p.a.dtype == p.compute;
-  const bool same_set = p.a.row_stride * static_cast<int64_t>(sizeof(T)) % 4096 == 0 && p.m > 1;
-  const bool few_columns = p.n <= 4 * nr;
-  plan.rows_in_place = own_type && (p.a.col_stride == 1 || p.k == 1) && (!same_set || few_columns);
-  plan.row_step = plan.rows_in_place && same_set ? std::min<int64_t>(8, mr) : mr;
 
   plan.panels_per_pack = std::max<int64_t>(1, kPackElements / (nr * depth));
   plan.num_pack_tasks = ceil_div(plan.nc / nr, plan.panels_per_pack);
