@@ -176,7 +176,7 @@ def scaled_dot_product_attention(
 
 
 def qkv_attention(qkv: Tensor, num_heads: int, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """Self-attention on the packed result of one qkv projection; the bits of splitting it, with one gradient, not three.
+    """Self-attention on the packed result of one qkv projection; the bits of splitting it, with a single gradient.
 
     Args:
         qkv: [B, T, 3C]: queries, keys, values, each [B, T, H, D] with C = H * D.
