@@ -137,6 +137,7 @@ void Family::ensure_arena() {
   if (arena_ && arena_->bytes() >= needed_bytes_) return;
   arena_ = {};  // first: the two need not exist together
   for (BoundProgram* program : programs_) program->unbind();
+  trim_pool(Device{});  // what recording took, operator by operator, goes back before the arena is there too
   arena_ = make_ref<Storage>(static_cast<size_t>(needed_bytes_), Device{}, intern("arena " + name_));
   for (BoundProgram* program : programs_) program->bind(arena_->data());
 }

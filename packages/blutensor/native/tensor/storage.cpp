@@ -22,6 +22,11 @@ blualloc_pool* default_pool(Device device) {
 
 std::string device_name(Device device) { return device.type == DeviceType::cpu ? "cpu" : text("cuda:", device.index); }
 
+void trim_pool(Device device) {
+  if (const int32_t status = blualloc_trim(default_pool(device), nullptr))
+    throw Error(static_cast<Status>(status), blualloc_last_error());
+}
+
 const char* intern(const std::string& name) {
   static std::mutex mutex;
   static auto& names = *new std::set<std::string>;  // never destroyed: tags outlive static destruction

@@ -80,6 +80,9 @@ class Storage final : public RefCounted {
   Ref<StorageWatch> watch_;
 };
 
+// Gives what the device's pool holds and nobody uses back to the device.
+void trim_pool(Device device);
+
 // Keeps a string alive for the life of the process (operator and capture names used as tags).
 const char* intern(const std::string& text);
 
