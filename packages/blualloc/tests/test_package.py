@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import subprocess
 import sys
@@ -180,6 +182,42 @@ def test_address_space_may_be_limited() -> None:
         """
     )
     assert printed == "out of memory\n"
+
+
+def test_no_more_is_mapped_than_the_machine_has() -> None:
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with blualloc.Pool() as pool:
+        for size in (36 << 40, physical + 1):
+            with pytest.raises(blualloc.OutOfMemoryError, match="out of memory in pool") as caught:
+                pool.allocate(size)
+            assert caught.value.requested == size
+            assert pool.stats().reserved_bytes == 0
+        pool.free(pool.allocate(1 << 20))
+
+
+def test_all_pools_together_map_no_more_than_the_machine_has() -> None:
+    piece = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16
+    with blualloc.Pool() as first, blualloc.Pool() as second:
+        held = 0
+        with pytest.raises(blualloc.OutOfMemoryError):
+            for pool in itertools.islice(itertools.cycle((first, second)), 17):
+                pool.allocate(piece)  # nothing touches it: it costs addresses only
+                held += 1
+        assert held <= 16
+        first.close(force=True)  # gives back what it had mapped
+        for _ in range(held // 2):
+            second.allocate(piece)
+        second.close(force=True)
+
+
+def test_what_is_given_back_can_be_mapped_again() -> None:
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with blualloc.Pool() as pool:
+        for _ in range(40):
+            address = pool.allocate(physical // 32)
+            pool.free(address)
+            pool.empty_cache()
+        assert pool.stats().reserved_bytes == 0
 
 
 def test_many_holders_are_cut_to_ten() -> None:

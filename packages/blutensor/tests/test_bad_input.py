@@ -179,3 +179,9 @@ def test_messages_name_the_operator() -> None:
         with pytest.raises(Exception, match=r"^\[[a-z_]+\] ") as raised:
             call()
         assert re.match(r"^\[[a-z_]+\] ", str(raised.value))
+
+
+def test_more_than_the_machine_has_is_refused_at_once() -> None:
+    with pytest.raises(blualloc.OutOfMemoryError, match="out of memory"):
+        bt.zeros((10**6, 10**7))
+    assert bt.ones((1000,)).sum().item() == 1000

@@ -84,7 +84,8 @@ typedef struct blualloc_device_ops {
   int32_t (*destroy_event)(void* ctx, void* event);
 } blualloc_device_ops;
 
-/* The built-in host device: mmap-ed anonymous memory, given back with munmap semantics. */
+/* The built-in host device: mmap-ed anonymous memory, given back with munmap semantics. All pools together map no more
+ * than the machine's physical memory, or the control group's limit where that is smaller. */
 BLUALLOC_API const blualloc_device_ops* blualloc_host_device(void);
 /* Makes a device known, so that its default pool can be asked for. The table is copied; ctx must outlive the process'
  * use of the device. Fails when the device is already registered (cpu:0 always is). */

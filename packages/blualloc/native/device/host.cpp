@@ -1,10 +1,15 @@
 // The host device: address space from mmap without access, memory put behind it by allowing access, and given back by
-// mapping fresh inaccessible pages over it. Untouched pages cost nothing, so a large reservation is only addresses.
+// mapping fresh inaccessible pages over it. Untouched pages cost nothing, so a large reservation is only addresses. The
+// kernel would promise more memory than there is and end the process when it is touched: what is mapped is counted, over
+// all reservations of the process, and never exceeds the memory that the host has.
 #include <blualloc/blualloc.h>
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 
+#include "device/host_memory.h"
 #include "units.h"
 
 namespace blualloc {
@@ -14,6 +19,74 @@ constexpr uint64_t kGranularity = 64 * 1024;
 constexpr uint64_t kMinAlignment = 64;           // a cache line, and one AVX-512 register
 constexpr uint64_t kBaseAlignment = 2ull << 20;  // so that the kernel can use 2 MiB pages
 constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+// What is reserved, and how much of it is mapped.
+class Reservations {
+ public:
+  static Reservations& instance() {
+    static Reservations* const only = new Reservations();  // pools may be closed after static objects are gone
+    return *only;
+  }
+
+  void add(void* base, uint64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    spans_[reinterpret_cast<uintptr_t>(base)] = {bytes, 0};
+  }
+
+  void remove(void* base) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto span = spans_.find(reinterpret_cast<uintptr_t>(base));
+    if (span != spans_.end()) {
+      mapped_bytes_ -= span->second.mapped_bytes;
+      spans_.erase(span);
+    }
+  }
+
+  int32_t take(void* address, uint64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Span* const span = find(address, bytes);
+    if (span == nullptr) {
+      return BLUALLOC_INVALID_VALUE;
+    }
+    const uint64_t limit = host_memory_bytes();
+    if (mapped_bytes_ > limit || bytes > limit - mapped_bytes_) {
+      return BLUALLOC_OUT_OF_MEMORY;
+    }
+    span->mapped_bytes += bytes;
+    mapped_bytes_ += bytes;
+    return BLUALLOC_OK;
+  }
+
+  void give_back(void* address, uint64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (Span* const span = find(address, bytes)) {
+      span->mapped_bytes -= bytes;
+      mapped_bytes_ -= bytes;
+    }
+  }
+
+ private:
+  struct Span {
+    uint64_t bytes = 0;
+    uint64_t mapped_bytes = 0;
+  };
+
+  // The reservation that holds the range, or NULL.
+  Span* find(void* address, uint64_t bytes) {
+    const auto start = reinterpret_cast<uintptr_t>(address);
+    auto span = spans_.upper_bound(start);
+    if (span == spans_.begin()) {
+      return nullptr;
+    }
+    --span;
+    const uint64_t offset = start - span->first;
+    return offset <= span->second.bytes && bytes <= span->second.bytes - offset ? &span->second : nullptr;
+  }
+
+  std::mutex mutex_;
+  std::map<uintptr_t, Span> spans_;  // by address
+  uint64_t mapped_bytes_ = 0;
+};
 
 int32_t host_reserve(void*, uint64_t bytes, void** address) {
   if (bytes > UINT64_MAX - kBaseAlignment) {
@@ -35,16 +108,28 @@ int32_t host_reserve(void*, uint64_t bytes, void** address) {
   if (rest != 0) {
     munmap(end, rest);
   }
+  try {
+    Reservations::instance().add(base, bytes);
+  } catch (...) {  // no room for the bookkeeping
+    munmap(base, bytes);
+    return BLUALLOC_OUT_OF_MEMORY;
+  }
   *address = base;
   return BLUALLOC_OK;
 }
 
 int32_t host_release(void*, void* address, uint64_t bytes) {
+  Reservations::instance().remove(address);  // first: the addresses may be another thread's as soon as they are free
   return munmap(address, bytes) == 0 ? BLUALLOC_OK : BLUALLOC_RUNTIME_FAILURE;
 }
 
 int32_t host_map(void*, void* address, uint64_t bytes) {
+  const int32_t status = Reservations::instance().take(address, bytes);
+  if (status != BLUALLOC_OK) {
+    return status;
+  }
   if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
+    Reservations::instance().give_back(address, bytes);
     return BLUALLOC_OUT_OF_MEMORY;
   }
 #ifdef MADV_HUGEPAGE
@@ -56,7 +141,11 @@ int32_t host_map(void*, void* address, uint64_t bytes) {
 
 int32_t host_unmap(void*, void* address, uint64_t bytes) {
   void* const fresh = mmap(address, bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1, 0);
-  return fresh == address ? BLUALLOC_OK : BLUALLOC_RUNTIME_FAILURE;
+  if (fresh != address) {
+    return BLUALLOC_RUNTIME_FAILURE;
+  }
+  Reservations::instance().give_back(address, bytes);
+  return BLUALLOC_OK;
 }
 
 constexpr blualloc_device_ops kHostDevice = {
