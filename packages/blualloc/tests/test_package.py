@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -199,11 +200,12 @@ def test_all_pools_together_map_no_more_than_the_machine_has() -> None:
     piece = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16
     with blualloc.Pool() as first, blualloc.Pool() as second:
         held = 0
-        with pytest.raises(blualloc.OutOfMemoryError):
-            for pool in itertools.islice(itertools.cycle((first, second)), 17):
-                pool.allocate(piece)  # nothing touches it: it costs addresses only
+        pools = itertools.cycle((first, second))
+        with contextlib.suppress(blualloc.OutOfMemoryError):
+            while held <= 16:
+                next(pools).allocate(piece)  # nothing touches it: it costs addresses only
                 held += 1
-        assert held <= 16
+        assert 2 <= held <= 16
         first.close(force=True)  # gives back what it had mapped
         for _ in range(held // 2):
             second.allocate(piece)

@@ -155,7 +155,7 @@ def test_nan_and_infinity_propagate() -> None:
     assert (bt.asarray([1e-45]) * 1).item() == np.float32(1e-45)
 
 
-@pytest.mark.parametrize("write", [lambda t: t.add_(f(3)), lambda t: t.copy_(f(3))])
+@pytest.mark.parametrize("write", [lambda t: t.add_(f(3)), lambda t: t.copy_(f(3)), lambda t: t.fill_(5.0)])
 def test_overlapping_memory_can_be_read_but_not_written(write: Any) -> None:
     overlapping = bt.asarray(np.lib.stride_tricks.as_strided(np.arange(5, dtype=np.float32), (3, 3), (4, 4)))
     repeated = bt.broadcast_to(bt.asarray([[1.0], [2.0], [3.0]]), (3, 3))
@@ -171,7 +171,6 @@ def test_overlapping_memory_can_be_read_but_not_written(write: Any) -> None:
         window[1:].copy_(window[:-1])
     window[1:].copy_(bt.copy(window[:-1]))
     assert window.tolist() == [0, 0, 1, 2]
-    assert repeated.fill_(5.0).tolist() == [[5.0] * 3] * 3  # one value has one meaning
 
 
 def test_messages_name_the_operator() -> None:

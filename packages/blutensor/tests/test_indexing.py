@@ -80,7 +80,12 @@ def test_indexing_a_view_of_a_view(case: tuple[tuple[int, ...], Any], data: st.D
         ((0, -5), IndexError, "from -4 to 3 of axis 1, got -5"),
         ((0, 0, 0), IndexError, "at most 2 indices"),
         ((..., ...), IndexError, "at most one Ellipsis"),
-        ([0, 1], TypeError, "got list"),
+        ([0, 1], TypeError, r"got list.*embedding.*where"),
+        (np.array([0, 1]), TypeError, r"array of int64 and shape \(2,\).*not supported.*embedding"),
+        (bt.asarray([0, 1]), TypeError, r"tensor of int64 and shape \(2,\).*not supported.*embedding"),
+        (bt.asarray([1]), TypeError, r"not supported.*embedding"),
+        ((slice(None), bt.asarray([True, False])), TypeError, r"tensor of bool.*where\(mask"),
+        (bt.asarray(True), TypeError, r"where\(mask"),
         (True, TypeError, "got bool"),
         (1.0, TypeError, "got float"),
         ("a", TypeError, "got str"),
@@ -94,8 +99,45 @@ def test_wrong_indices(index: Any, error: type[Exception], message: str) -> None
 
 def test_index_by_a_tensor_of_one_integer() -> None:
     assert bt.arange(5)[bt.asarray(3)].item() == 3
-    with pytest.raises(TypeError, match="integer"):
-        bt.arange(5)[bt.asarray([True])]
+    assert bt.arange(5)[np.array(3)].item() == 3
+
+
+def test_assigning_sequences() -> None:
+    x = bt.zeros((3, 2))
+    x[0] = [1, 2.5]
+    x[1:] = ([3, 4], (5, 6))
+    assert x.tolist() == [[1, 2.5], [3, 4], [5, 6]]
+    x[:, 0] = range(3)
+    x[2, 1] = np.float64(7)
+    assert x.tolist() == [[0, 2.5], [1, 4], [2, 7]]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        ([1, 2, 3], ValueError, r"broadcasts to shape \(2\)|broadcasts to shape \(2,\)"),
+        ([[1], [1, 2]], ValueError, r"\[setitem\] expected nested sequences of equal lengths"),
+        ("ab", TypeError, r"\[setitem\] expected .* got 'ab'"),
+        (None, TypeError, r"\[setitem\] expected .* got None"),
+        ([1j, 2], TypeError, r"\[setitem\] expected"),
+    ],
+)
+def test_wrong_values(value: Any, error: type[Exception], message: str) -> None:
+    x = bt.ones((3, 2))
+    with pytest.raises(error, match=message):
+        x[0] = value
+    assert x.tolist() == [[1, 1]] * 3
+
+
+def test_assigning_to_what_requires_a_gradient() -> None:
+    w = bt.ones(3).requires_grad_()
+    for target, message in ((w, r"\[setitem\].*leaf.*no_grad\(\)"), (w * 2, r"\[setitem\].*'multiply'.*no_grad\(\)")):
+        for value in (5.0, bt.zeros(()), np.zeros(()), [1.0]):
+            with pytest.raises(bt.AutogradError, match=message):
+                target[0] = value
+    with bt.no_grad():
+        w[0] = 5.0
+    assert w.tolist() == [5, 1, 1]
 
 
 def test_iteration_stops() -> None:

@@ -171,7 +171,7 @@ void check_sources(const Operator& op, std::span<const Tensor> inputs, int64_t l
   if (!grad_mode) return;
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].defined() && requires_grad(inputs[i]) && !op.is_written(static_cast<int>(i), list_length))
-      fail(Status::runtime, "[", op.name, "] writes in place, which is not recorded for backward, but its input ", i,
+      fail(Status::autograd, "[", op.name, "] writes in place, which is not recorded for backward, but its input ", i,
            " (", describe(inputs[i]), ") requires a gradient; use .detach(), or no_grad()");
 }
 
@@ -186,9 +186,9 @@ void check_write(const Operator& op, const Tensor& written) {
   if (!grad_mode || !requires_grad(written)) return;
   const GradMeta* meta = grad_meta(written);
   if (meta->grad_fn)
-    fail(Status::runtime, "[", op.name, "] cannot write in place to a result of '", meta->grad_fn->name(),
+    fail(Status::autograd, "[", op.name, "] cannot write in place to a result of '", meta->grad_fn->name(),
          "' that is part of the autograd graph; use .detach(), or no_grad()");
-  fail(Status::runtime, "[", op.name, "] cannot write in place to a leaf that requires a gradient; use no_grad()");
+  fail(Status::autograd, "[", op.name, "] cannot write in place to a leaf that requires a gradient; use no_grad()");
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ enum class Status : int32_t {
   interrupted = 7,
   index = 8,
   capture = 9,
+  autograd = 10,
 };
 
 class Error : public std::runtime_error {

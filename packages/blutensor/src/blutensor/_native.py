@@ -251,6 +251,7 @@ _EXCEPTIONS: dict[int, type[Exception] | type[KeyboardInterrupt]] = {
     7: KeyboardInterrupt,
     8: IndexOutOfRangeError,
     9: CaptureError,
+    10: AutogradError,
 }
 
 

@@ -20,7 +20,7 @@ class CaptureError(RuntimeError):
 
 
 class AutogradError(RuntimeError):
-    """A graph that cannot be differentiated: freed, written over in place, or not recorded."""
+    """A graph that cannot be differentiated: freed, written over in place, or not recorded; or values taken out of it."""
 
 
 class UnsupportedError(NotImplementedError):

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError, IndexOutOfRangeError
+from .autograd import is_grad_enabled
+from .dtypes import bool_
+from .errors import AutogradError, DTypeError, IndexOutOfRangeError, ShapeError
+from .interop import asarray
 from .tensor import Index, Tensor
 
 
@@ -21,6 +24,11 @@ def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
 
     items: list[Any] = list(index) if isinstance(index, tuple) else [index]
     for item in items:
+        if _selects_elements(item):
+            raise DTypeError(
+                f"[index] expected integers, slices, None or Ellipsis, got {_describe(item)}: indexing by integer "
+                "arrays and masks is not supported; use embedding(ids, x) for rows, where(mask, x, y) for masks"
+            )
         if isinstance(item, (bool, np.bool_)) or not (
             item is None or item is Ellipsis or isinstance(item, slice) or hasattr(item, "__index__")
         ):
@@ -67,6 +75,55 @@ def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
     for position in insert:
         y = _operators.expand_dims(y, position)
     return y
+
+
+def set_item(x: Tensor, index: Index | tuple[Index, ...], value: Any) -> None:
+    """`x[index] = value`: a number for every element, or values that broadcast to `x[index]`.
+
+    Raises:
+        AutogradError: x requires a gradient.
+        DTypeError: An index as in `get_item`, or values that are no numbers.
+        ShapeError: Values that do not fit.
+    """
+    if x.requires_grad and is_grad_enabled():
+        made = x.grad_fn
+        what = "a leaf that requires a gradient" if made is None else f"a result of '{made}' that is part of the graph"
+        raise AutogradError(
+            f"[setitem] cannot assign to elements of {what}: writes in place are not recorded; assign within no_grad()"
+        )
+    target = get_item(x, index)
+    if isinstance(value, (Tensor, np.ndarray)):
+        target.copy_(value)
+    elif isinstance(value, (bool, int, float, np.generic)):
+        target.fill_(value)  # type: ignore[arg-type]
+    else:
+        target.copy_(_values(value))
+
+
+def _values(value: Any) -> Tensor:
+    """Nested sequences as a tensor."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(f"[setitem] expected nested sequences of equal lengths, got {value!r}: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"[setitem] expected a tensor, an array, a number or a sequence of numbers, got {value!r}")
+    return asarray(array)
+
+
+def _selects_elements(item: object) -> bool:
+    """Whether NumPy would index by it element by element."""
+    if isinstance(item, (Tensor, np.ndarray)):
+        return item.ndim > 0 or item.dtype in (bool_, np.dtype(bool))
+    return isinstance(item, (list, tuple))
+
+
+def _describe(item: object) -> str:
+    if isinstance(item, Tensor):
+        return f"a tensor of {item.dtype.name} and shape {item.shape}"
+    if isinstance(item, np.ndarray):
+        return f"an array of {item.dtype} and shape {item.shape}"
+    return type(item).__name__
 
 
 def index_write_(target: Tensor, source: Tensor, position: Tensor, axis: int) -> Tensor:

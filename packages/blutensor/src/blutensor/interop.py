@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, dtypes
-from .errors import DTypeError, ShapeError
+from .errors import AutogradError, DTypeError, ShapeError
 from .tensor import Tensor
 
 _lib = _native.lib
@@ -66,7 +66,9 @@ _capsule_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy_capsule)
 def to_capsule(tensor: Tensor, copy: bool | None = None) -> object:
     """A DLPack capsule over the tensor's memory (`copy=True`: over a copy)."""
     if tensor.requires_grad:
-        raise RuntimeError("[__dlpack__] this tensor requires a gradient; export .detach()")
+        raise AutogradError(
+            "[__dlpack__] expected a tensor outside the graph, got one that requires a gradient; export .detach()"
+        )
     if copy:
         from . import _operators
 

@@ -161,6 +161,12 @@ class CapturedFunction:
         level: Level = "operator",
         max_programs: int = 8,
     ) -> None:
+        if not callable(function):
+            raise DTypeError(f"[capture] expected a function of tensors, got {type(function).__name__} {function!r}")
+        if not hasattr(max_programs, "__index__"):
+            raise DTypeError(f"[capture] expected an integer for max_programs, got {max_programs!r}")
+        if max_programs < 1:
+            raise ShapeError(f"[capture] expected max_programs of at least 1, got {max_programs}")
         self._function = function
         self.name: str = name if name is not None else str(getattr(function, "__name__", "captured"))
         self._family = family
@@ -214,13 +220,20 @@ class CapturedFunction:
             recording = self._recordings[key] = _Recording([empty(a.shape, dtype=a.dtype) for a in args])
         return recording
 
-    def __call__(self, *args: Tensor) -> Any:
+    def __call__(self, *args: Tensor, **keywords: Any) -> Any:
         """Records in the first two calls of a signature, replays in the others; returns what the function returned.
+
+        A replay returns the tensors of the call before, overwritten: copy what is kept.
 
         Raises:
             CaptureError: The two recordings differ, or the function does what a capture cannot hold.
-            DTypeError: An argument is no tensor.
+            DTypeError: An argument is no tensor, or is given by keyword.
         """
+        if keywords:
+            raise DTypeError(
+                f"[capture {self.name}] expected tensors by position, got keyword arguments {', '.join(keywords)}; "
+                "pass tensors by position, and close over values that never change"
+            )
         if _lib.blutensor_capture_active():
             raise CaptureError(f"[capture {self.name}] cannot be called inside a capture: captures do not nest")
         last = self._last
@@ -302,6 +315,10 @@ def capture(
         name: Shown in messages and in the program's text.
         level: "primitive" records composite operators in their decomposed form.
         max_programs: Signatures (shapes and dtypes) kept.
+
+    Raises:
+        DTypeError: `function` is no function.
+        ShapeError: Another level, or max_programs below 1.
     """
     return CapturedFunction(function, name=name, level=level, max_programs=max_programs)
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, dtypes
-from .errors import DTypeError, ShapeError
+from .errors import AutogradError, DTypeError, ShapeError
 
 Scalar = bool | int | float
 Index = int | slice | None | EllipsisType
@@ -166,10 +166,12 @@ class Tensor:
 
         Raises:
             CaptureError: During a capture, or for a tensor that a captured function left behind.
-            RuntimeError: For a tensor that requires a gradient: use `.detach().numpy()`.
+            AutogradError: For a tensor that requires a gradient: use `.detach().numpy()`.
         """
         if self.requires_grad:
-            raise RuntimeError("[numpy] this tensor requires a gradient; use .detach().numpy()")
+            raise AutogradError(
+                "[numpy] expected a tensor outside the graph, got one that requires a gradient; use .detach().numpy()"
+            )
         return self._view("numpy")
 
     def _view(self, op: str, write: bool = False) -> npt.NDArray[Any]:
@@ -321,7 +323,11 @@ class Tensor:
         return self
 
     def fill_(self, value: Scalar) -> Self:
-        """Sets every element."""
+        """Sets every element.
+
+        Raises:
+            ShapeError: Elements share memory (a broadcast view).
+        """
         _operators().fill_(self, value)
         return self
 
@@ -390,12 +396,12 @@ class Tensor:
 
         return get_item(self, index)
 
-    def __setitem__(self, index: Index | tuple[Index, ...], value: Tensor | Scalar | npt.NDArray[Any]) -> None:
-        target = self[index]
-        if isinstance(value, (Tensor, np.ndarray)):
-            target.copy_(value)
-        else:
-            target.fill_(value)
+    def __setitem__(
+        self, index: Index | tuple[Index, ...], value: Tensor | Scalar | npt.NDArray[Any] | Sequence[Any]
+    ) -> None:
+        from .indexing import set_item
+
+        set_item(self, index, value)
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))

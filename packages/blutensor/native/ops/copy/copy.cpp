@@ -66,6 +66,7 @@ void launch_add_into(const Launch& args) {
 
 void launch_fill(const Launch& args) {
   const View& x = args.inputs[0];
+  check_written(x, "fill_");
   const double value = args.attrs.f(0);
   alignas(8) unsigned char element[8];
   kernels().copy.from_to(DType::float64, x.dtype)(1, element, 1, &value, 0);

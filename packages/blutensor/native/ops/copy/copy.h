@@ -15,6 +15,9 @@ bool may_overlap(const View& a, const View& b);
 // Whether two positions of the view may be one element of memory: a view that cannot be written in place.
 bool overlaps_itself(const View& view);
 
+// Throws when positions of `destination` share memory: nothing is written to such a view.
+void check_written(const View& destination, const char* op);
+
 // Throws unless `destination` can be written in place from `source` (elementwise, so the same view is fine).
 void check_written(const View& destination, const View& source, const char* op);
 

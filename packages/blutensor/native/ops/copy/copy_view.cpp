@@ -199,9 +199,13 @@ bool may_overlap(const View& a, const View& b) {
 
 bool overlaps_itself(const View& view) { return view.numel() > 1 && !nested(sorted_axes(view)); }
 
-void check_written(const View& destination, const View& source, const char* op) {
+void check_written(const View& destination, const char* op) {
   require(!overlaps_itself(destination), "[", op, "] expected a tensor whose elements do not share memory, got shape ",
           destination.shape, " with strides ", destination.strides, "; write to a copy: contiguous()");
+}
+
+void check_written(const View& destination, const View& source, const char* op) {
+  check_written(destination, op);
   const bool same = destination.data == source.data && destination.dtype == source.dtype &&
                     destination.shape == source.shape && destination.strides == source.strides;
   require(same || !may_overlap(destination, source), "[", op,
