@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import blublas
 from blutrain.config import Config, ScheduleConfig
 from blutrain.config_io import config_from_dict, config_to_dict, config_to_toml, known_keys, load_config, save_config
 from blutrain.data import ShardWriter, open_dataset, prepare
@@ -120,11 +121,37 @@ def test_all_impossible_values_are_reported_at_once() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["99999999999999999999", "-99999999999999999999", "9" * 5000, "0x" + "f" * 9000])
+@pytest.mark.parametrize("key", ["train.steps", "schedule.learning_rate"])
+def test_integers_beyond_64_bits_are_a_problem_of_form(key: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=key):
+        load_config(settings=[f"{key}={text}"])
+    section, name = key.split(".")
+    (tmp_path / "file.toml").write_text(f"[{section}]\n{name} = {text}\n")
+    with pytest.raises(ConfigError):
+        load_config(tmp_path / "file.toml")
+
+
+def test_absurd_integers_name_the_largest_value() -> None:
+    settings = [f"{key}={2**31}" for key in ("train.steps", "model.channels", "train.micro_batch")]
+    problems = {problem.key: problem.message for problem in find_problems(load_config(settings=settings))}
+    assert {key: problems[key] for key in ("train.steps", "model.channels", "train.micro_batch")} == dict.fromkeys(
+        ("train.steps", "model.channels", "train.micro_batch"), "expected at most 2147483647, got 2147483648"
+    )
+    limit = blublas.info().max_threads
+    problems = {item.key: item.message for item in find_problems(load_config(settings=[f"train.threads={limit + 1}"]))}
+    assert problems == {"train.threads": f"expected at most {limit} threads, got {limit + 1}"}
+    assert find_problems(load_config(settings=[f"train.threads={limit}", "train.steps=2147483647"])) == []
+    prime = ["model.channels=2147483647", "model.heads=1073741824"]
+    (problem,) = find_problems(load_config(settings=prime))
+    assert problem.message.endswith("take 1")
+
+
 @pytest.mark.parametrize("key", known_keys())
 def test_no_value_crashes_the_judge(key: str) -> None:
     section, name = key.split(".")
     kind = type(getattr(getattr(Config(), section), name))
-    for value in {int: (-1, 0, 2**63), float: (-1.0, 0.0, 1e300), bool: (True,), str: ("", "x")}[kind]:
+    for value in {int: (-1, 0, 2**62 + 1, 2**63 - 1), float: (-1.0, 0.0, 1e300), bool: (True,), str: ("", "x")}[kind]:
         tree = config_to_dict(Config())
         tree[section][name] = value
         assert isinstance(find_problems(config_from_dict(tree)), list)
@@ -166,6 +193,25 @@ def test_schedule_bounds(kind: str, steps: int, warmup: int, final: float, decay
     ramp = rates[: min(warmup, steps)]
     assert ramp == pytest.approx(2.0 * (np.arange(len(ramp)) + 1) / max(warmup, 1))
     assert (np.diff(rates[max(warmup - 1, 0) :]) <= 1e-12).all()
+
+
+@given(
+    kind=st.sampled_from(SCHEDULE_KINDS),
+    steps=st.integers(1, 80),
+    first=st.integers(0, 90),
+    count=st.integers(0, 90),
+    warmup=st.integers(0, 20),
+)
+def test_a_part_of_a_schedule_has_the_bits_of_the_whole(
+    kind: str, steps: int, first: int, count: int, warmup: int
+) -> None:
+    schedule = ScheduleConfig(kind=kind, warmup_steps=warmup)
+    whole = learning_rates(schedule, steps)
+    assert learning_rates(schedule, steps, first, count).tolist() == whole[first : first + count].tolist()
+
+
+def test_a_schedule_of_any_length_costs_its_part() -> None:
+    assert len(learning_rates(ScheduleConfig(), 2**31 - 1, 2**30, 5)) == 5
 
 
 def test_schedule_values() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -272,11 +273,70 @@ def test_overwriting_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
     paths = make_run(tmp_path)
     with RunFolder.start(tmp_path, overwrite=True) as folder:
         assert not folder.holds_run()
+        folder.checkpoints.mkdir(exist_ok=True)
+        (folder.checkpoints / "step-00000001.safetensors").write_text("new")
+        folder.settle()
+        assert not list(tmp_path.rglob(".replaced"))
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == [
-        *("checkpoints/x.safetensors", "config.toml", "log.jsonl", "notes.txt", "run.lock", "tensorboard/notes.txt"),
+        *("checkpoints/step-00000001.safetensors", "checkpoints/x.safetensors", "log.jsonl", "notes.txt", "run.lock"),
+        "tensorboard/notes.txt",
     ]
     assert "started" in paths.log.read_text()
+
+
+def run_contents(folder: Path) -> dict[str, bytes]:
+    """Everything of a run but its log, which only grows, and its lock."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("log.jsonl", "run.lock"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_overwriting_without_a_checkpoint_gives_the_old_run_back(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    before = run_contents(tmp_path)
+    with RunFolder.start(tmp_path, overwrite=True) as folder:
+        folder.write_config("x = 2\n")
+        record(Recorder(folder), 1, 9)
+    assert run_contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("operation", ["rename", "mkdir", "unlink", "touch", "rmdir"])
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_overwriting_interrupted_anywhere_loses_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, has_checkpoint: bool
+) -> None:
+    """As a kill does, everything fails from the n-th operation on; the next process repairs it."""
+    original = getattr(Path, operation)
+    for allowed in range(12):
+        folder = tmp_path / f"{allowed}"
+        make_run(folder)
+        before = run_contents(folder)
+        left = allowed
+
+        def limited(self: Path, *arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise OSError(5, "killed")
+            left -= 1
+            return original(self, *arguments, **options)
+
+        written = False
+        monkeypatch.setattr(Path, operation, limited)
+        with contextlib.suppress(OSError), RunFolder.start(folder, overwrite=True) as new:
+            new.write_config("x = 2\n")
+            if has_checkpoint:
+                (new.checkpoints / "step-00000009.safetensors").write_bytes(b"new")
+                written = True
+        monkeypatch.setattr(Path, operation, original)
+        RunFolder.resume(folder).close()
+        assert not list(folder.rglob(".replaced"))
+        found = run_contents(folder)
+        if written:
+            assert found["config.toml"] == b"x = 2\n"
+            assert found["checkpoints/step-00000009.safetensors"] == b"new"
+            assert "checkpoints/step-00000004.safetensors" not in found
+        else:
+            assert found == before
 
 
 HOLDER = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, get_type_hints
 import tomli_w
 
 from blutrain.config import Config
-from blutrain.errors import ConfigError, Problem
+from blutrain.errors import ConfigError, ConfigFileError, ConfigFileNotFoundError, Problem
 from blutrain.presets import PRESETS
 
 _SECTIONS: dict[str, Any] = get_type_hints(Config)
@@ -49,7 +50,8 @@ def load_config(
 
     Raises:
         ConfigError: unknown preset or keys (with the nearest known one), values of a wrong type, all of them at once.
-        FileNotFoundError: there is no such file.
+        ConfigFileNotFoundError: there is no such file.
+        ConfigFileError: it can not be read.
     """
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -105,6 +107,16 @@ def config_to_toml(config: Config) -> str:
     return tomli_w.dumps(config_to_dict(config))
 
 
+def with_absolute_paths(config: Config) -> Config:
+    """The configuration as it is kept: ``data.path`` and ``run.folder`` mean the same from any working folder."""
+    data, run = config.data, config.run
+    return dataclasses.replace(
+        config,
+        data=dataclasses.replace(data, path=os.path.abspath(data.path) if data.path else ""),
+        run=dataclasses.replace(run, folder=os.path.abspath(run.folder)),
+    )
+
+
 def save_config(config: Config, path: str | Path) -> None:
     """Write the complete tree to a TOML file.
 
@@ -121,9 +133,15 @@ def save_config(config: Config, path: str | Path) -> None:
 def _read_toml(path: Path, problems: list[Problem]) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or an integer of too many digits
         problems.append(Problem(str(path), f"not a TOML file: {error}"))
         return {}
+    except FileNotFoundError:
+        message = f"[config] expected a TOML file or the folder of a run, got nothing at {path}: check the path, or"
+        raise ConfigFileNotFoundError(message + " start from --preset NAME") from None
+    except OSError as error:
+        message = f"[config] expected a TOML file that can be read, got '{error.strerror or error}' for {path}"
+        raise ConfigFileError(message + ": check its permissions") from error
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -165,7 +183,7 @@ def _apply_setting(setting: str, values: dict[str, Any], problems: list[Problem]
         return
     try:
         values[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also an integer of more digits than Python converts
         values[key] = text
 
 
@@ -176,6 +194,9 @@ def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem])
             problems.append(_unknown(key))
             continue
         wanted = _KEYS[key]
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            problems.append(Problem(key, f"expected a number that fits 64 bits, got {_shortened(value)}"))
+            continue
         if wanted is float and type(value) is int:
             value = float(value)
         if type(value) is not wanted:  # exact: a bool is an int to Python, never to a configuration
@@ -185,6 +206,11 @@ def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem])
         changes.setdefault(section, {})[name] = value
     sections = {name: dataclasses.replace(getattr(config, name), **new) for name, new in changes.items()}
     return dataclasses.replace(config, **sections)
+
+
+def _shortened(value: int) -> str:
+    digits = hex(value) if value.bit_length() > 10000 else str(value)  # Python refuses long decimal conversions
+    return digits if len(digits) <= 40 else f"{digits[:20]}... ({value.bit_length()} bits)"
 
 
 _TYPE_NAMES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}

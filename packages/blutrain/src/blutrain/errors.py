@@ -39,6 +39,14 @@ class ConfigError(BlutrainError, ValueError):
         super().__init__(f"[config] {head}: " + "; ".join(str(problem) for problem in self.problems))
 
 
+class ConfigFileError(BlutrainError, OSError):
+    """A configuration file can not be read; the message names it and the fix."""
+
+
+class ConfigFileNotFoundError(ConfigFileError, FileNotFoundError):
+    """There is no such configuration file."""
+
+
 class DataError(BlutrainError, ValueError):
     """A corpus or a prepared data set is unusable."""
 
@@ -49,6 +57,10 @@ class ShardError(DataError):
 
 class TokenizerError(DataError):
     """A tokenizer is unknown, or text can not be encoded by it."""
+
+
+class NotEnoughMemoryError(BlutrainError, MemoryError):
+    """A run does not fit into memory; found before anything was allocated."""
 
 
 class NonFiniteError(BlutrainError, RuntimeError):

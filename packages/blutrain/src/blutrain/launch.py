@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from blutrain.config import Config
-from blutrain.config_io import config_to_toml, load_config
+from blutrain.config_io import config_to_toml, load_config, with_absolute_paths
 from blutrain.console import Reporter, SilentReporter
-from blutrain.errors import InvalidInputError
+from blutrain.errors import ConfigFileNotFoundError, InvalidInputError
+from blutrain.memory import check_memory
 from blutrain.recorder import Recorder
-from blutrain.run_folder import RunFolder, RunPaths
+from blutrain.run_folder import NothingToResumeError, RunFolder, RunPaths
 from blutrain.trainer import Trainer, TrainResult, summary
 from blutrain.validation import open_checked
 
@@ -22,6 +25,8 @@ def resolve_config(
 ) -> Config:
     """The configuration of a command line.
 
+    The folder of a run that is named is the run folder, wherever it was when its configuration was written.
+
     Args:
         source: TOML file, or a run folder to take its ``config.toml``.
         preset: named configuration to start from.
@@ -29,12 +34,22 @@ def resolve_config(
 
     Raises:
         ConfigError: unknown preset or keys, values of a wrong type.
-        FileNotFoundError: there is no such file.
+        ConfigFileNotFoundError: there is no such file.
     """
     path = None if source is None else Path(source)
+    folder: Path | None = None
     if path is not None and path.is_dir():
-        path = RunPaths(path).config
-    return load_config(path, preset=preset, settings=settings)
+        folder, path = path, RunPaths(path).config
+        if not path.is_file():
+            message = f"[config] expected the folder of a run, which has a config.toml, got {folder} without one"
+            raise ConfigFileNotFoundError(message + ": name a TOML file, or start with --preset and run.folder")
+    elif path is not None and path.name == "config.toml" and RunPaths(path.parent).holds_run():
+        folder = path.parent
+    given = list(settings)
+    config = load_config(path, preset=preset, settings=given)
+    if folder is None or any(setting.partition("=")[0].strip() == "run.folder" for setting in given):
+        return config
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, folder=os.path.abspath(folder)))
 
 
 @contextlib.contextmanager
@@ -57,21 +72,28 @@ def open_run(
         ConfigError: impossible values, all of them.
         DataError: unusable data.
         RunFolderError: the folder holds a run already, is in use, or can not be written to.
-        CheckpointError: the checkpoint to continue from is of another model.
+        NotEnoughMemoryError: the model does not fit; nothing was allocated.
+        NothingToResumeError: the run had checkpoints, and none is left that is good.
+        ConfigError: the run to continue is of another model or further than ``train.steps``.
     """
     if resume and overwrite:
         raise InvalidInputError("[train] expected --resume or --overwrite, got both")
     reporter = reporter or SilentReporter()
     dataset = open_checked(config)
+    for line in check_memory(config):
+        reporter.line(line)
     name = config.run.folder
     with RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite) as folder:
         recorder = Recorder(folder, tensorboard=config.run.tensorboard)
         trainer = Trainer(config, recorder, reporter, dataset=dataset)
         if resume:
             step = trainer.resume()
+            if not step and folder.had_checkpoints():
+                raise NothingToResumeError(folder.checkpoints)
             recorder.resume_at(step)
             reporter.line(f"resuming at step {step}" if step else "nothing to resume: starting at step 0")
-        folder.write_config(config_to_toml(config))
+        folder.write_config(config_to_toml(with_absolute_paths(config)))
+        trainer.first_checkpoint = lambda: _has_checkpoint(folder, trainer)
         folder.log_event("resumed" if trainer.progress.step else "started", step=trainer.progress.step)
         try:
             yield trainer
@@ -83,6 +105,11 @@ def open_run(
         finally:
             recorder.close()
         folder.log_event("ended", step=trainer.progress.step)
+
+
+def _has_checkpoint(folder: RunFolder, trainer: Trainer) -> None:
+    folder.log_event("checkpoint", step=trainer.progress.step)
+    folder.settle()  # what this run replaces is no longer needed
 
 
 def train(

@@ -6,6 +6,11 @@
     loss.png         the plot                            run.lock       held while a process trains
 
 `blutrain.recorder` writes the events.
+
+A run that is overwritten is first set aside, in folders `.replaced` beside its files, and removed when the new run has
+its first checkpoint. A new run that ends without one, in whatever way, gives the old one its place back: at once, or
+when the next process opens the folder. The file `.replaced/complete` tells a run that was set aside from one that is
+being moved, so that both directions can be interrupted anywhere.
 """
 
 from __future__ import annotations
@@ -23,11 +28,13 @@ from types import TracebackType
 from typing import Any
 
 from blutrain.checkpoint.files import OsFiles, write_small_file
-from blutrain.metrics import LineFile, RunFolderAccessError, RunFolderError
+from blutrain.metrics import LineFile, RunFolderAccessError, RunFolderError, read_metrics
 
 _CHECKPOINT = re.compile(r"step-[0-9]+\.safetensors")
 _CHECKPOINT_FILE = re.compile(r"step-[0-9]+\.safetensors(\.tmp|\.damaged)?|latest(\.tmp)?")
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\..*")
+_REPLACED = ".replaced"
+_COMPLETE = "complete"
 
 
 class RunExistsError(RunFolderError, FileExistsError):
@@ -36,6 +43,17 @@ class RunExistsError(RunFolderError, FileExistsError):
 
 class RunFolderLockedError(RunFolderError, RuntimeError):
     """Another process trains in the folder."""
+
+
+class NothingToResumeError(RunFolderError, FileNotFoundError):
+    """A run is to be continued that had checkpoints, and none of them is good any more."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(
+            path,
+            "expected a good checkpoint to resume from, got none, although the run had some: put one back, or start "
+            "anew with --overwrite",
+        )
 
 
 class RunPaths:
@@ -60,7 +78,20 @@ class RunPaths:
         """Whether training has left something here that starting anew would destroy."""
         if self.metrics.is_file() and self.metrics.stat().st_size:
             return True
+        return self.holds_checkpoints()
+
+    def holds_checkpoints(self) -> bool:
+        """Whether there are checkpoints, good or damaged."""
         return any(_CHECKPOINT.fullmatch(path.name) for path in _files_in(self.checkpoints))
+
+    def had_checkpoints(self) -> bool:
+        """Whether a checkpoint of the run was complete once, whatever has become of it."""
+        if any(_CHECKPOINT_FILE.fullmatch(path.name) for path in _files_in(self.checkpoints)):
+            return True
+        had = False
+        for event in read_metrics(self.log):  # likewise lines of JSON
+            had = event.get("event") == "checkpoint" or (had and event.get("event") != "started")
+        return had
 
 
 class RunFolder(RunPaths):
@@ -79,6 +110,11 @@ class RunFolder(RunPaths):
             OsFiles().make_folder(self.path)
         self._lock: int | None = _acquire(self.lock)
         self._log = LineFile(self.log)
+        try:
+            self.settle()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def start(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
@@ -86,7 +122,8 @@ class RunFolder(RunPaths):
 
         Args:
             path: made when it is missing.
-            overwrite: whether a run that it holds is removed; its log stays, and every file that is not of a run.
+            overwrite: whether a run that it holds is set aside, see `settle`; its log stays, and every file that is not
+                of a run.
 
         Raises:
             RunExistsError: the folder holds a run, and ``overwrite`` is false.
@@ -101,8 +138,10 @@ class RunFolder(RunPaths):
                     "expected a folder without a run, got one that holds a run: continue it with --resume, replace it "
                     "with --overwrite, or choose another folder with --set run.folder=...",
                 )
-            folder._remove_run()
+            folder._set_aside()
         except BaseException:
+            with contextlib.suppress(RunFolderAccessError):  # the next process that opens it tries again
+                folder.settle()
             folder.close()
             raise
         return folder
@@ -135,6 +174,30 @@ class RunFolder(RunPaths):
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         self._log.append({"time": now, "level": level, "event": event, **fields})
 
+    def settle(self) -> None:
+        """Removes the run that was set aside when the new one has a checkpoint, and puts it back otherwise.
+
+        Raises:
+            RunFolderAccessError: files may not be moved; the next process that opens the folder tries again.
+        """
+        complete = self.path / _REPLACED / _COMPLETE
+        with _access_errors(self.path):
+            if complete.exists() and not self.holds_checkpoints():
+                for path in self._files_of_run():
+                    path.unlink(missing_ok=True)
+                complete.unlink()
+            # The mark goes last in either direction: until then this can be done again.
+            for parent in (self.tensorboard, self.checkpoints, self.path):
+                replaced = parent / _REPLACED
+                if not replaced.is_dir():
+                    continue
+                for path in sorted(_files_in(replaced), key=lambda path: path.name == _COMPLETE):
+                    if complete.exists():
+                        path.unlink()
+                    else:
+                        path.rename(parent / path.name)
+                replaced.rmdir()
+
     def close(self) -> None:
         """Lets other processes train here."""
         self._log.close()
@@ -148,16 +211,35 @@ class RunFolder(RunPaths):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.settle()
+        except RunFolderAccessError:
+            if error is None:
+                raise  # what happened before is more important; the next process that opens the folder tries again
+        finally:
+            self.close()
 
-    def _remove_run(self) -> None:
+    def _set_aside(self) -> None:
+        found = [path for path in self._files_of_run() if path.exists()]
+        if not self.holds_run():
+            for path in found:
+                if path != self.config:  # somebody may have put it here for this run
+                    with _access_errors(path):
+                        path.unlink(missing_ok=True)
+            return
+        with _access_errors(self.path):
+            for parent in {self.path, *(path.parent for path in found)}:
+                (parent / _REPLACED).mkdir(exist_ok=True)
+            for path in found:
+                path.rename(path.parent / _REPLACED / path.name)
+            (self.path / _REPLACED / _COMPLETE).touch()
+
+    def _files_of_run(self) -> list[Path]:
         # Only names that a run gives: the folder may hold more, and may be a folder that was not meant.
-        doomed = [self.metrics, self.samples, self.plot]
+        doomed = [self.metrics, self.samples, self.plot, self.config]
         doomed += [path for path in _files_in(self.tensorboard) if _EVENT_FILE.fullmatch(path.name)]
         doomed += [path for path in _files_in(self.checkpoints) if _CHECKPOINT_FILE.fullmatch(path.name)]
-        for path in doomed:
-            with _access_errors(path):
-                path.unlink(missing_ok=True)
+        return doomed
 
 
 def _files_in(folder: Path) -> list[Path]:

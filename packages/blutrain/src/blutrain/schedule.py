@@ -14,8 +14,10 @@ SCHEDULE_KINDS = ("cosine", "linear", "constant", "trapezoidal")
 """Known values of ``schedule.kind``."""
 
 
-def learning_rates(schedule: ScheduleConfig, steps: int) -> NDArray[np.float64]:
-    """Learning rates of a whole run.
+def learning_rates(
+    schedule: ScheduleConfig, steps: int, first: int = 0, count: int | None = None
+) -> NDArray[np.float64]:
+    """Learning rates of a run, or of a part of it; a step's is the same in any part.
 
     All kinds warm up linearly to the peak (step i gets ``(i + 1) / warmup_steps`` of it). Then, with x going from 0 at
     the last step of the warm-up to 1 at the last step of the run, and f the final fraction:
@@ -29,9 +31,11 @@ def learning_rates(schedule: ScheduleConfig, steps: int) -> NDArray[np.float64]:
     Args:
         schedule: kind, peak and fractions.
         steps: optimizer steps of the run.
+        first: step that the part begins with, from 0.
+        count: steps of the part; by default to the end of the run.
 
     Returns:
-        float64 array of shape [steps].
+        float64 array of shape [count].
 
     Raises:
         InvalidInputError: the kind is unknown or ``steps`` is negative.
@@ -41,20 +45,23 @@ def learning_rates(schedule: ScheduleConfig, steps: int) -> NDArray[np.float64]:
     if steps < 0:
         raise InvalidInputError(f"[schedule] expected at least 0 steps, got {steps}")
     warmup = schedule.warmup_steps
-    step = np.arange(steps, dtype=np.float64)
+    stop = steps if count is None else min(first + count, steps)
+    step = np.arange(first, stop, dtype=np.float64)
     # x: 0 at the last step of the warm-up (or at step 0 without one), 1 at the last step of the run
-    first = max(warmup - 1, 0)
-    x = np.clip((step - first) / max(steps - 1 - first, 1), 0.0, 1.0)
+    begin = max(warmup - 1, 0)
+    x = np.clip((step - begin) / max(steps - 1 - begin, 1), 0.0, 1.0)
     final = schedule.final_fraction
     if schedule.kind == "cosine":
-        factor = final + (1 - final) * 0.5 * (1 + np.cos(math.pi * x))
+        # Not NumPy's cosine, which may round differently by the place in a vector.
+        cosine = np.array([math.cos(math.pi * value) for value in x])
+        factor = final + (1 - final) * 0.5 * (1 + cosine)
     elif schedule.kind == "linear":
         factor = 1 - (1 - final) * x
     elif schedule.kind == "constant":
-        factor = np.ones(steps)
+        factor = np.ones(len(step))
     else:
         decay_steps = round(schedule.decay_fraction * steps)
-        remaining = np.clip((steps - 1 - step) / decay_steps, 0.0, 1.0) if decay_steps else np.ones(steps)
+        remaining = np.clip((steps - 1 - step) / decay_steps, 0.0, 1.0) if decay_steps else np.ones(len(step))
         factor = final + (1 - final) * remaining
     if warmup:
         factor = np.where(step < warmup, (step + 1) / warmup, factor)

@@ -1,29 +1,40 @@
-"""Ctrl-C and SIGTERM as a request to stop after the step that is running."""
+"""Ctrl-C, SIGTERM and SIGHUP as a request to stop after the step that is running."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+NOTE = "stopping: finishing the step, then saving; --resume continues"
+
 
 class StopSignal:
-    """While it is entered, the first SIGINT or SIGTERM only sets ``requested``; the second interrupts at once.
+    """While it is entered, SIGINT, SIGTERM and SIGHUP only set ``requested``, however often they come.
 
-    Outside the main thread, where Python delivers no signals, entering does nothing.
+    A SIGHUP that is ignored already, as under ``nohup``, stays ignored. Outside the main thread, where Python delivers
+    no signals, entering does nothing.
+
+    Args:
+        note: told once that the end is near.
     """
 
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[str], None] | None = None) -> None:
         self.requested: int | None = None
-        """Number of the signal that came."""
+        """Number of the first signal that came."""
+        self._note = note
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._handle) for number in self._SIGNALS}
+            for number in self._SIGNALS:
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -39,5 +50,9 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested is not None:
-            raise KeyboardInterrupt
+            return
         self.requested = number
+        if self._note is not None:
+            # The terminal may be gone, or may be in the middle of a line of ours.
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
+                self._note(NOTE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,21 @@ import blualloc
 import blutensor as bt
 from blutrain.checkpoint import CheckpointStore
 from blutrain.config import Config
-from blutrain.config_io import config_to_dict
+from blutrain.config_io import config_to_dict, with_absolute_paths
 from blutrain.console import Reporter, SilentReporter, format_duration
 from blutrain.data.dataset import Dataset
 from blutrain.data.loader import Loader
 from blutrain.data.tokenizer import get_tokenizer
 from blutrain.errors import NonFiniteError, TokenizerError
 from blutrain.evaluation import evaluation_loader
-from blutrain.flops import estimate_memory, flops_per_token, model_flop_utilisation
+from blutrain.flops import flops_per_token, model_flop_utilisation
 from blutrain.generation import Decoder, generate_text
 from blutrain.installation import available_cpus
+from blutrain.memory import smaller_model, what_to_lower
 from blutrain.model import GPT
 from blutrain.programs import Evaluation, TrainingStep
 from blutrain.recorder import Recorder
+from blutrain.resume import check_resume
 from blutrain.sampling import SamplingOptions
 from blutrain.saver import Saver
 from blutrain.schedule import learning_rates
@@ -117,9 +120,8 @@ class Trainer:
         self.dataset = open_checked(config) if dataset is None else dataset
         bt.set_num_threads(config.train.threads or available_cpus())
         blualloc.set_limit(int(config.train.memory_limit_gib * 2**30))
-        blualloc.set_oom_hint(
-            f"lower train.micro_batch, now {config.train.micro_batch}, or raise train.memory_limit_gib"
-        )
+        or_raise = ", or raise train.memory_limit_gib" if config.train.memory_limit_gib else ""
+        blualloc.set_oom_hint(smaller_model(config) + or_raise)
         bt.manual_seed(config.train.seed)
         self.model = GPT(config.model)
         self.model.train()
@@ -131,6 +133,7 @@ class Trainer:
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
         )
+        blualloc.set_oom_hint(what_to_lower(config) + or_raise)  # weights and moments are there
         self.loader = Loader(
             self.dataset.paths("train"),
             config.train.micro_batch,
@@ -152,7 +155,8 @@ class Trainer:
         )
         self.saver = Saver(self.store, background=config.train.background_checkpoints)
         self.progress = Progress()
-        self._rates = learning_rates(config.schedule, config.train.steps)
+        self.first_checkpoint: Callable[[], None] | None = None
+        """Called once when a checkpoint of this process is complete."""
         self._evaluation: Evaluation | None = None
         self._decoder: Decoder | None = None
         self._seconds_per_step: float | None = None
@@ -167,14 +171,16 @@ class Trainer:
             The step that the run continues at; 0 without a checkpoint.
 
         Raises:
-            CheckpointError: the checkpoint is of another model.
-            ShardError: it is a position in other data.
+            ConfigError: the checkpoint is of another model, or of a later step than ``train.steps``.
+            DataError: it is of other data.
         """
         self.store.recover()
         found = self.store.load_latest()
         if found is None:
             return 0
         path, arrays, meta = found
+        for notice in check_resume(self.config, self.dataset, meta):
+            self.reporter.line(notice)
         restore(path, arrays, self.model, self.optimizer, self.loader)
         self.progress = Progress.from_meta(meta)
         self.saver.found(path)
@@ -190,7 +196,7 @@ class Trainer:
             CheckpointError: a checkpoint can not be written; those before are intact.
         """
         steps = self.config.train.steps
-        with StopSignal() as stop:
+        with StopSignal(self.reporter.line) as stop:
             self.reporter.start(self.progress.step, steps)
             try:
                 while self.progress.step < steps and stop.requested is None:
@@ -226,28 +232,29 @@ class Trainer:
     def _advance(self, steps: int) -> None:
         first = self.progress.step
         native = self.training_step.is_recorded
+        rates = learning_rates(self.config.schedule, self.config.train.steps, first, steps)
         begin = time.perf_counter()
         try:
-            metrics = self.training_step.run(self.loader, self._rates[first : first + steps])
+            metrics = self.training_step.run(self.loader, rates)
         except KeyboardInterrupt as interrupt:
             metrics = getattr(interrupt, "metrics", np.empty((0, 2)))
-            self._record(metrics, time.perf_counter() - begin)
+            self._record(metrics, rates, time.perf_counter() - begin)
             raise
         seconds = time.perf_counter() - begin
         if native:
             self._seconds_per_step = seconds / steps
         elif self.training_step.is_recorded:
             blualloc.end_of_step(0)  # gives back what recording took beside the arena
-        self._record(metrics, seconds)
+        self._record(metrics, rates, seconds)
 
-    def _record(self, metrics: NDArray[np.float64], seconds: float) -> None:
+    def _record(self, metrics: NDArray[np.float64], rates: NDArray[np.float64], seconds: float) -> None:
         """Take note of steps that are done."""
         if not len(metrics):
             return
         config = self.config
         tokens_per_second = config.train.global_batch_tokens * len(metrics) / max(seconds, 1e-9)
         mfu = model_flop_utilisation(config, tokens_per_second)
-        for loss, grad_norm in metrics:
+        for (loss, grad_norm), rate in zip(metrics, rates, strict=False):  # fewer steps when interrupted
             state = self.progress
             state.step += 1
             state.loss = float(loss)
@@ -258,7 +265,7 @@ class Trainer:
                 self.recorder.train(
                     step=state.step,
                     loss=float(loss),
-                    lr=float(self._rates[state.step - 1]),
+                    lr=float(rate),
                     grad_norm=float(grad_norm),
                     tokens_per_second=tokens_per_second,
                     mfu=mfu,
@@ -336,16 +343,21 @@ class Trainer:
             **self.progress.to_meta(),
             "epoch": position.epoch,
             "cursor": {"window": position.window, "shard": position.shard, "offset": position.offset},
-            "config": config_to_dict(self.config),
+            "config": config_to_dict(with_absolute_paths(self.config)),
+            "data": self.dataset.digest(),
         }
         arrays = gather(self.model, self.optimizer, self.loader)
         self._saved_step = self.progress.step
-        return self.saver.save(self.progress.step, arrays, meta)
+        path = self.saver.save(self.progress.step, arrays, meta)
+        if self.first_checkpoint is not None and self.saver.newest == path:
+            told, self.first_checkpoint = self.first_checkpoint, None
+            told()
+        return path
 
     # ---- description -----------------------------------------------------------------------------------------------
 
     def describe(self) -> list[str]:
-        """What is about to run, for people: model, data, batch, arithmetic, estimate of memory."""
+        """What is about to run, for people: model, data, batch, arithmetic."""
         config, train = self.config, self.config.train
         parameters = sum(parameter.size for parameter in self.model.parameters())
         model = config.model
@@ -360,7 +372,6 @@ class Trainer:
             f"sequences of {model.context}",
             f"compute   {flops_per_token(model) / 1e6:,.1f} MFLOP a token; {train.precision} on cpu with "
             f"{bt.num_threads()} threads; {mfu}",
-            f"memory    estimated peak {estimate_memory(config)}",
         ]
 
     def memory_report(self) -> list[str]:

@@ -28,6 +28,8 @@ _NOT_NEGATIVE = (
     "train.eval_batches", "train.checkpoint_every", "train.keep_checkpoints", "train.sample_every",
     "train.sample_temperature", "train.peak_tflops", "train.seed", "train.memory_limit_gib",
 )  # fmt: skip
+_MAX_COUNT = 2**31 - 1
+_COUNTS = tuple(key for key in (*_POSITIVE, *_NOT_NEGATIVE) if key not in ("train.seed", "train.global_batch_tokens"))
 _MAX_VOCAB = 65536  # shards hold uint16
 _MAX_SEED = 2**63 - 1  # checkpoints and TOML hold int64
 
@@ -115,12 +117,28 @@ def _ranges(config: Config) -> list[Problem]:
     for key in ("schedule.final_fraction", "schedule.decay_fraction"):
         if not 0 <= _get(config, key) <= 1:
             problems.append(Problem(key, f"expected 0 <= value <= 1, got {_get(config, key)}"))
+    for key in _COUNTS:
+        value = _get(config, key)
+        if type(value) is int and value > _MAX_COUNT:
+            problems.append(Problem(key, f"expected at most {_MAX_COUNT}, got {value}"))
+    most = _max_threads()
+    if most is not None and most < config.train.threads <= _MAX_COUNT:
+        problems.append(Problem("train.threads", f"expected at most {most} threads, got {config.train.threads}"))
     if config.train.seed > _MAX_SEED:
         problems.append(Problem("train.seed", f"expected at most {_MAX_SEED}, got {config.train.seed}"))
-    if config.model.vocab_size > _MAX_VOCAB:
+    if _MAX_VOCAB < config.model.vocab_size <= _MAX_COUNT:
         found = config.model.vocab_size
         problems.append(Problem("model.vocab_size", f"expected at most {_MAX_VOCAB} (shards hold uint16), got {found}"))
     return problems
+
+
+def _max_threads() -> int | None:
+    """Most threads of the pool; None where the library is not installed, which is told later."""
+    try:
+        import blublas
+    except ImportError:
+        return None
+    return blublas.info().max_threads
 
 
 def _choices(config: Config) -> list[Problem]:
@@ -160,7 +178,8 @@ def _relations(config: Config, bad: set[str]) -> list[Problem]:
 
 
 def _nearest_divisor(channels: int, heads: int) -> int:
-    divisors = [n for n in range(1, channels + 1) if channels % n == 0]
+    small = [n for n in range(1, math.isqrt(channels) + 1) if channels % n == 0]
+    divisors = [*small, *(channels // n for n in small)]
     return min(divisors, key=lambda n: (abs(n - heads), n))
 
 

@@ -6,7 +6,9 @@ Names: ``model.<parameter>``, ``optimizer.<moment>.<parameter>``, ``generator`` 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,8 @@ def load_model(run: str | Path) -> tuple[GPT, Config, int]:
         config = config_from_dict(meta["config"])
     except (KeyError, ConfigError) as error:
         raise CheckpointFormatError(path, f"expected the configuration of a run, got {error}") from error
+    if Path(run).is_dir():
+        config = replace(config, run=replace(config.run, folder=os.path.abspath(run)))
     model = GPT(config.model)
     restore_model(path, arrays, model)
     model.eval()

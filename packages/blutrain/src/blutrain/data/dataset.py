@@ -60,6 +60,13 @@ class Dataset:
             raise DataError(f"[data] expected {split} shards in {self.path}, got none; {fix}")
         return self.shards[split]
 
+    def digest(self) -> str | None:
+        """SHA-256 over the training shards' digests in the manifest, in order; None without a manifest."""
+        if self.manifest is None:
+            return None
+        digests = [str(entry.get("sha256")) for entry in self.manifest["shards"] if entry["split"] == "train"]
+        return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
     def verify(self) -> None:
         """Compare every shard with its digest in the manifest; reads all of them.
 

@@ -1,0 +1,83 @@
+"""Whether a run fits into memory, judged before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from blutrain.config import Config
+from blutrain.errors import NotEnoughMemoryError
+from blutrain.flops import MemoryEstimate, estimate_memory
+
+_GIB = 2**30
+_CERTAIN = 0.8
+"""Share of the estimate of the activations that a run takes for certain; the estimate is within a fifth."""
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def check_memory(config: Config) -> list[str]:
+    """Compare the estimate of a run's peak with the memory limit and with the machine's memory.
+
+    Args:
+        config: a possible configuration.
+
+    Returns:
+        The estimate as a line for people.
+
+    Raises:
+        NotEnoughMemoryError: it does not fit for certain; the message says what to lower.
+    """
+    estimate = estimate_memory(config)
+    tensors = _states(estimate) + int(_CERTAIN * estimate.activations)
+    limit = int(config.train.memory_limit_gib * _GIB)
+    if limit and tensors > limit:
+        raise _too_large(config, estimate, limit, f"train.memory_limit_gib = {config.train.memory_limit_gib:g}")
+    machine = machine_memory()
+    if machine is not None and tensors + estimate.snapshot + estimate.process > machine:
+        raise _too_large(config, estimate, machine, f"this machine's {machine / _GIB:,.1f} GiB")
+    return [f"memory    estimated peak {estimate}"]
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory that this process can have: the machine's, or its control group's; None when not known."""
+    try:
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+    for name in _CGROUP_LIMITS:
+        try:
+            text = Path(name).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdigit() and int(text):
+            found = min(found, int(text))
+    return found
+
+
+def what_to_lower(config: Config) -> str:
+    """Advice for a run whose weights and moments fit, and its activations do not."""
+    if config.train.micro_batch > 1:
+        return f"lower train.micro_batch, now {config.train.micro_batch}"
+    return f"lower model.context, now {config.model.context}, or the size of the model"
+
+
+def smaller_model(config: Config) -> str:
+    """Advice for a run whose weights and moments alone do not fit."""
+    model = config.model
+    rows = f"model.pad_vocab_to, now {model.pad_vocab_to}"
+    if model.padded_vocab_size <= 2 * model.vocab_size:
+        rows = f"model.vocab_size, now {model.vocab_size}"
+    return f"lower model.layers, now {model.layers}, model.channels, now {model.channels}, or {rows}"
+
+
+def _states(estimate: MemoryEstimate) -> int:
+    return estimate.parameters + estimate.gradients + estimate.optimizer
+
+
+def _too_large(config: Config, estimate: MemoryEstimate, available: int, what: str) -> NotEnoughMemoryError:
+    alone = _states(estimate) > available
+    advice = smaller_model(config) if alone else what_to_lower(config)
+    part = "; weights, gradients and moments alone do not fit" if alone else ""
+    return NotEnoughMemoryError(
+        f"[memory] expected a run that fits {what}, got an estimated peak of {estimate}{part}: {advice}"
+    )

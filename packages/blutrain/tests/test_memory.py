@@ -1,0 +1,69 @@
+"""A run that can not fit is refused before anything is allocated, with what to lower."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+import blualloc
+from blutrain.cli import run_command
+from blutrain.config_io import load_config
+from blutrain.data import prepare
+from blutrain.errors import NotEnoughMemoryError
+from blutrain.flops import estimate_memory
+from blutrain.memory import check_memory, machine_memory
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text").write_text("a line of text, and another one\n" * 200)
+    return prepare([folder / "text"], folder / "tokens").path
+
+
+@pytest.mark.parametrize(
+    ("setting", "advice"),
+    [
+        ("model.pad_vocab_to=1000000000", "model.pad_vocab_to, now 1000000000"),
+        ("model.layers=100000", "lower model.layers, now 100000"),
+        ("model.channels=1073741824", "model.channels, now 1073741824"),
+        ("train.micro_batch=16777216", "lower train.micro_batch, now 16777216"),
+    ],
+)
+def test_what_can_not_fit_is_one_error_and_allocates_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, advice: str
+) -> None:
+    settings = [setting, f"data.path={data}", f"run.folder={tmp_path / 'run'}", f"train.global_batch_tokens={2**31}"]
+    before = blualloc.stats().reserved_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert run_command(["train", *(part for text in settings for part in ("--set", text))]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert advice in told
+    assert "estimated peak of" in told
+    assert ("alone do not fit" in told) == ("micro_batch" not in setting)
+    assert blualloc.stats().reserved_bytes == before[0]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before[1] < 64 * 1024
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_limit_and_the_machine_are_both_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(settings=["train.memory_limit_gib=0.01"])
+    with pytest.raises(NotEnoughMemoryError, match=r"fits train\.memory_limit_gib = 0\.01, .* lower model\.layers"):
+        check_memory(config)
+    estimate = estimate_memory(load_config())
+    states = estimate.parameters + estimate.gradients + estimate.optimizer
+    for available, advice in ((states - 1, "lower model.layers"), (states + 2**20, "lower train.micro_batch")):
+        monkeypatch.setattr("blutrain.memory.machine_memory", lambda available=available: available)
+        with pytest.raises(MemoryError, match=advice):
+            check_memory(load_config())
+    with pytest.raises(MemoryError, match=r"lower model\.context, now 128"):
+        check_memory(load_config(settings=["train.micro_batch=1"]))
+    monkeypatch.setattr("blutrain.memory.machine_memory", lambda: None)  # not known: nothing is refused
+    assert check_memory(load_config()) == [f"memory    estimated peak {estimate}"]
+
+
+def test_the_machine_has_memory() -> None:
+    found = machine_memory()
+    assert found is not None
+    assert 2**26 < found < 2**50
