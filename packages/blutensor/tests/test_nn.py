@@ -117,6 +117,36 @@ def test_wrong_state_is_reported_at_once_and_nothing_is_written() -> None:
     assert layer.weight.tolist() == [[0] * 3] * 2
 
 
+def test_state_of_arrays() -> None:
+    layer = nn.Linear(3, 2)
+    weight = np.arange(6.0).reshape(2, 3)
+    weight.flags.writeable = False
+    layer.load_state_dict({"weight": weight, "bias": np.ones(2, np.float32)})
+    assert layer.weight.tolist() == weight.tolist()
+    assert layer.weight.dtype is bt.float32
+    with pytest.raises(TypeError, match=r"\[load_state_dict\] expected tensors or NumPy arrays.*'bias' is list"):
+        layer.load_state_dict({"weight": np.zeros((2, 3)), "bias": [0.0, 0.0]})
+    with pytest.raises(TypeError, match=r"\[load_state_dict\] expected a mapping .* got list"):
+        layer.load_state_dict([1])
+    assert layer.weight.tolist() == weight.tolist()
+
+
+def test_wrong_types() -> None:
+    for make, message in (
+        (lambda: nn.Linear("a", 3), r"\[Linear\] expected an integer for in_features, got 'a'"),
+        (lambda: nn.Linear(3, 2.0), r"\[Linear\] expected an integer for out_features, got 2.0"),
+        (lambda: nn.Embedding(3, None), r"\[Embedding\] expected an integer for embedding_dim, got None"),
+        (lambda: nn.LayerNorm("a"), r"\[LayerNorm\] expected an integer for normalized_shape, got 'a'"),
+        (lambda: nn.LayerNorm(3, eps="a"), r"\[LayerNorm\] expected a number for eps, got 'a'"),
+        (lambda: nn.Dropout("a"), r"\[Dropout\] expected a number for p, got 'a'"),
+        (lambda: F.dropout(bt.ones(2), None), r"\[dropout\] expected a number for p, got None"),
+        (lambda: bt.manual_seed("a"), r"\[manual_seed\] expected an integer for seed, got 'a'"),
+        (lambda: bt.manual_seed(1.0), r"\[manual_seed\] expected an integer for seed, got 1.0"),
+    ):
+        with pytest.raises(bt.DTypeError, match=message):
+            make()
+
+
 def test_wrong_sizes() -> None:
     for make in (lambda: nn.Linear(0, 3), lambda: nn.Linear(3, -1), lambda: nn.Embedding(0, 3)):
         with pytest.raises(ValueError, match="at least 1"):

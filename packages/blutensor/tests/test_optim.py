@@ -233,11 +233,51 @@ def test_wrong_constructions() -> None:
         ([p], {"weight_decay": -0.1}, ValueError, "weight_decay"),
         ([bt.arange(3)], {}, TypeError, "int64"),
         ([3.0], {}, TypeError, "float"),
+        ([p], {"lr": float("nan")}, ValueError, r"\[AdamW\] expected a finite learning rate of at least 0, got nan"),
+        ([p], {"lr": float("inf")}, ValueError, "finite learning rate"),
+        ([p], {"lr": "a"}, TypeError, r"\[AdamW\] expected a number for learning rate, got 'a'"),
+        ([{"params": [p], "lr": None}], {}, TypeError, "number for learning rate, got None"),
+        ([p], {"eps": float("nan")}, ValueError, "finite eps"),
+        ([p], {"weight_decay": "a"}, TypeError, "number for weight_decay, got 'a'"),
+        ([p], {"betas": 0.9}, TypeError, "pair of numbers for betas, got 0.9"),
+        ([p], {"betas": (0.9, "a")}, TypeError, "number for betas, got 'a'"),
+        ([p], {"betas": (0.9, float("nan"))}, ValueError, "betas from 0 to below 1"),
     ):
         with pytest.raises(error_type, match=message):
             optim.AdamW(params, **options)
-    with pytest.raises(ValueError, match="nesterov"):
-        optim.SGD([p], nesterov=True)
+    for options, error_type, message in (
+        ({"nesterov": True}, ValueError, "nesterov"),
+        ({"lr": float("nan")}, ValueError, r"\[SGD\] expected a finite learning rate"),
+        ({"momentum": "a"}, TypeError, r"\[SGD\] expected a number for momentum, got 'a'"),
+        ({"momentum": -0.1}, ValueError, "momentum of at least 0"),
+        ({"weight_decay": float("nan")}, ValueError, "finite weight_decay"),
+    ):
+        with pytest.raises(error_type, match=message):
+            optim.SGD([p], **options)
+
+
+def test_wrong_learning_rates_of_a_step() -> None:
+    p = nn.Parameter(bt.ones(3))
+    adam = optim.AdamW([p], lr=0.5)
+    p.grad = bt.ones(3)
+    for value, error_type in ((float("nan"), ValueError), ("a", TypeError), (-1.0, ValueError)):
+        with pytest.raises(error_type, match="learning rate"):
+            adam.step(lr=value)
+        with pytest.raises(error_type, match="learning rate"):
+            adam.lr = value
+    assert (adam.lr, adam.step_count.item(), p.tolist()) == (0.5, 0, [1, 1, 1])
+
+
+def test_state_of_arrays() -> None:
+    p = nn.Parameter(bt.ones(3))
+    adam = optim.AdamW([("p", p)])
+    state = {name: t.numpy().copy() + 2 for name, t in adam.state_dict().items()}
+    adam.load_state_dict(state)
+    assert adam.step_count.item() == 2
+    assert adam.state_dict()["exp_avg.p"].tolist() == [2, 2, 2]
+    with pytest.raises(TypeError, match=r"\[AdamW.load_state_dict\] expected tensors or NumPy arrays.*'step' is int"):
+        adam.load_state_dict(state | {"step": 3})
+    assert adam.step_count.item() == 2
 
 
 def test_gradient_norm_and_clipping() -> None:

@@ -20,7 +20,7 @@ class CaptureError(RuntimeError):
 
 
 class AutogradError(RuntimeError):
-    """A graph that cannot be differentiated: freed, written over in place, or not recorded; or values taken out of it."""
+    """A graph that cannot be differentiated: freed, overwritten, not recorded. Or a write that would break one."""
 
 
 class UnsupportedError(NotImplementedError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,22 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
         _alive.pop(context, None)
     _native.check(status)
     return Tensor._adopt(out.value)
+
+
+def state_tensors(op: str, state: Any) -> dict[str, Tensor]:
+    """The values of a state dictionary as tensors; NumPy arrays are converted.
+
+    Raises:
+        DTypeError: No mapping, or values that are neither; all are named.
+    """
+    if not isinstance(state, Mapping):
+        raise DTypeError(f"[{op}] expected a mapping of names to tensors, got {type(state).__name__}")
+    wrong = [
+        f"'{n}' is {type(v).__name__}" for n, v in state.items() if not isinstance(v, (Tensor, np.ndarray, np.generic))
+    ]
+    if wrong:
+        raise DTypeError(f"[{op}] expected tensors or NumPy arrays, got other values: {'; '.join(wrong)}")
+    return {n: asarray(v) for n, v in state.items()}
 
 
 def empty(shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 from . import _native
+from ._arguments import integer
 from .dtypes import DType, float32
 from .tensor import Tensor
 
@@ -54,6 +55,7 @@ class Generator:
 
 def _signed(seed: int) -> int:
     """A seed of up to 64 bits as a signed integer of the same bits."""
+    seed = integer("manual_seed", "seed", seed)
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"[manual_seed] expected a seed of at most 64 bits, got {seed}")
     return seed - 2**64 if seed >= 2**63 else seed
@@ -67,6 +69,7 @@ def manual_seed(seed: int) -> Generator:
 
     Raises:
         ValueError: More than 64 bits.
+        DTypeError: No integer.
     """
     default_generator.seed(seed)
     return default_generator

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from .. import _operators as ops
+from .._arguments import probability
 from ..autograd import is_grad_enabled
 from ..errors import ShapeError
 from ..tensor import Tensor
@@ -152,8 +153,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     Raises:
         ShapeError: p outside [0, 1].
     """
-    if not 0.0 <= p <= 1.0:
-        raise ShapeError(f"[dropout] expected a probability from 0 to 1, got {p}")
+    p = probability("dropout", p)
     return x if not training or p == 0.0 else ops.dropout(x, p)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from .. import dtypes
+from .._arguments import integer, not_negative, probability
 from ..errors import ShapeError
 from ..interop import empty
 from ..tensor import Tensor
@@ -16,8 +17,7 @@ from .parameter import Parameter
 
 def _sizes(layer: str, **sizes: int) -> None:
     for name, value in sizes.items():
-        if value < 1:
-            raise ShapeError(f"[{layer}] expected {name} of at least 1, got {value}")
+        integer(layer, name, value, least=1)
 
 
 class Linear(Module):
@@ -93,8 +93,9 @@ class LayerNorm(Module):
         dtype: dtypes.DType | str = dtypes.float32,
     ) -> None:
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.eps = eps
+        sizes = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+        self.normalized_shape = tuple(integer("LayerNorm", "normalized_shape", size, least=1) for size in sizes)
+        self.eps = not_negative("LayerNorm", "eps", eps)
         self.weight = Parameter(init.ones_(empty(self.normalized_shape, dtype=dtype)))
         self.bias: Parameter | None = None
         if bias:
@@ -114,9 +115,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0.0 <= p <= 1.0:
-            raise ShapeError(f"[Dropout] expected a probability from 0 to 1, got {p}")
-        self.p = p
+        self.p = probability("Dropout", p)
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape."""

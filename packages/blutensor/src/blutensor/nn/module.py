@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
+import numpy.typing as npt
+
 from ..errors import DTypeError, ShapeError
+from ..interop import state_tensors
 from ..tensor import Tensor
 from .parameter import Parameter
 
@@ -141,13 +144,15 @@ class Module:
         state.update({name: b.detach() for name, b in self.named_buffers()})
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor | npt.NDArray[Any]], strict: bool = True) -> None:
         """Copies values into parameters and buffers. All problems are reported at once, before anything is written.
 
         Raises:
             ShapeError: Missing or unexpected names (with strict), or shapes that differ.
+            DTypeError: Values that are neither tensors nor NumPy arrays.
         """
         own = self.state_dict()
+        state = state_tensors("load_state_dict", state)
         problems = [f"missing '{n}'" for n in own if strict and n not in state]
         problems += [f"unexpected '{n}'" for n in state if strict and n not in own]
         problems += [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .._arguments import not_negative, number
 from .._operators import private
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..tensor import Tensor
 from .base import Group, Optimizer, Params, select
 
@@ -34,11 +35,13 @@ class AdamW(Optimizer):
         options = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, lr, options, ("exp_avg", "exp_avg_sq"))
         for group in self.groups:
-            if not all(0.0 <= b < 1.0 for b in group.options["betas"]):
-                raise ShapeError(f"[AdamW] expected betas from 0 to below 1, got {group.options['betas']}")
+            given = group.options["betas"]
+            if not isinstance(given, (tuple, list)) or len(given) != 2:
+                raise DTypeError(f"[AdamW] expected a pair of numbers for betas, got {given!r}")
+            if not all(0.0 <= number("AdamW", "betas", b) < 1.0 for b in given):
+                raise ShapeError(f"[AdamW] expected betas from 0 to below 1, got {given}")
             for name in ("eps", "weight_decay"):
-                if group.options[name] < 0:
-                    raise ShapeError(f"[AdamW] expected {name} of at least 0, got {group.options[name]}")
+                group.options[name] = not_negative("AdamW", name, group.options[name])
 
     def _update(
         self,

@@ -6,11 +6,15 @@ import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy.typing as npt
+
 from .. import _native, dtypes
+from .._arguments import not_negative
 from .._operators import private
 from ..autograd import no_grad
 from ..creation import full, zeros
 from ..errors import DTypeError, ShapeError
+from ..interop import state_tensors
 from ..tensor import Tensor
 
 _increment_step = private("increment_step_")
@@ -67,8 +71,8 @@ class Optimizer:
         state_names: Names of the per-parameter state tensors, zeros at the start.
 
     Raises:
-        ShapeError: No parameters, one twice, unknown options, or a negative learning rate.
-        DTypeError: Something that is no float32 or float64 leaf.
+        ShapeError: No parameters, one twice, unknown options, or a negative or not finite learning rate.
+        DTypeError: Something that is no float32 or float64 tensor, or a learning rate that is no number.
     """
 
     def __init__(self, params: Params, lr: float, options: dict[str, Any], state_names: Sequence[str]) -> None:
@@ -88,8 +92,7 @@ class Optimizer:
                 raise ShapeError(
                     f"[{self._name}] unknown options {unknown} in group {g}; expected {sorted(options)} or lr"
                 )
-            if rate < 0:
-                raise ShapeError(f"[{self._name}] expected a learning rate of at least 0, got {rate}")
+            rate = not_negative(self._name, "learning rate", rate)
             names, tensors = [], []
             for i, item in enumerate(listed):
                 name, p = item if isinstance(item, tuple) else (f"{g}.{i}", item)
@@ -114,8 +117,9 @@ class Optimizer:
 
     @lr.setter
     def lr(self, value: float) -> None:
+        rate = not_negative(self._name, "learning rate", value)
         for group in self.groups:
-            group.lr.fill_(value)
+            group.lr.fill_(rate)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """See `zero_grad`: by default the buffers stay and the next backward overwrites them."""
@@ -133,7 +137,9 @@ class Optimizer:
             grad_scale: 0-d; gradients are multiplied by it.
             skip: 0-d; when not zero on the device, nothing is written.
         """
-        rate = full((), lr, dtype=dtypes.float64) if isinstance(lr, (int, float)) else lr
+        rate = lr
+        if rate is not None and not isinstance(rate, Tensor):
+            rate = full((), not_negative(f"{self._name}.step", "learning rate", rate), dtype=dtypes.float64)
         with no_grad():
             _increment_step(self.step_count, skip)
             for group in self.groups:
@@ -161,13 +167,15 @@ class Optimizer:
                 state.update({f"{kind}.{name}": t for name, t in zip(group.names, tensors, strict=True)})
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor | npt.NDArray[Any]]) -> None:
         """Copies values into the optimizer's tensors. All problems are reported at once, before anything is written.
 
         Raises:
             ShapeError: Missing or unexpected names, or shapes that differ.
+            DTypeError: Values that are neither tensors nor NumPy arrays.
         """
         own = self.state_dict()
+        state = state_tensors(f"{self._name}.load_state_dict", state)
         problems = [f"missing '{n}'" for n in own if n not in state] + [
             f"unexpected '{n}'" for n in state if n not in own
         ]

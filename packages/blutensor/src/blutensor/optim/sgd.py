@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._arguments import not_negative
 from .._operators import private
 from ..errors import ShapeError
 from ..tensor import Tensor
@@ -29,13 +30,12 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        if momentum < 0 or weight_decay < 0 or (nesterov and momentum == 0):
-            raise ShapeError(
-                "[SGD] expected momentum and weight_decay of at least 0, and momentum above 0 for nesterov, got "
-                f"momentum {momentum}, weight_decay {weight_decay}, nesterov {nesterov}"
-            )
-        self._momentum, self._nesterov = momentum, nesterov
+        self._momentum, self._nesterov = not_negative("SGD", "momentum", momentum), nesterov
+        if nesterov and self._momentum == 0:
+            raise ShapeError(f"[SGD] expected momentum above 0 for nesterov, got {momentum}")
         super().__init__(params, lr, {"weight_decay": weight_decay}, ("momentum",) if momentum else ())
+        for group in self.groups:
+            group.options["weight_decay"] = not_negative("SGD", "weight_decay", group.options["weight_decay"])
 
     def _update(
         self,
