@@ -109,3 +109,11 @@ def test_hooks_come_and_go_while_threads_allocate() -> None:
         for thread in threads:
             thread.join()
         assert pool.stats().num_frees == sum(totals) + 20
+
+
+def test_a_hook_must_be_a_function() -> None:
+    for value in (None, 5):
+        with pytest.raises(TypeError, match=r"\[add_hook\] expected a function of an Event, got"):
+            blualloc.add_hook(value)  # type: ignore[arg-type]
+    with blualloc.Pool() as pool:
+        pool.free(pool.allocate(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -155,6 +156,22 @@ def test_nonsense_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         blualloc.plan(buffers, events, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("buffers", "events", "message"),
+    [
+        (None, [], r"\[plan\] expected `buffers` as a sequence of Buffer, got None"),
+        ([(1, [(0, 0)])], [], r"\[plan\] expected a Buffer for `buffers\[0\]`, got tuple"),
+        ([Buffer(1, None)], [], r"\[plan\] expected `buffers\[0\].uses` as a sequence of \(lane, index\), got None"),
+        ([Buffer(1, []), Buffer(1, [3])], [], r"`buffers\[1\].uses` as a sequence of \(lane, index\), got \[3\]"),
+        ([Buffer(1, [(0, 0)])], [(0, 0, 1, 0)], r"\[plan\] expected a LaneEvent for `events\[0\]`, got tuple"),
+        ([Buffer(1, [(0, 0)])], 5, r"\[plan\] expected `events` as a sequence of LaneEvent, got 5"),
+    ],
+)
+def test_other_objects_are_named(buffers: Any, events: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        blualloc.plan(buffers, events)
 
 
 def test_types_are_checked() -> None:

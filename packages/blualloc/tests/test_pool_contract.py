@@ -358,3 +358,14 @@ def test_exceptions_pass_through_with(variant: Variant) -> None:
 
     with pytest.raises(KeyError, match="a user's error"):
         fail_with_live_blocks()
+
+
+def test_tags_must_be_text(pool: Pool) -> None:
+    for tag in (5, b"bytes"):
+        with pytest.raises(TypeError, match=r"\[allocate\] expected a string for `tag`, got"):
+            pool.allocate(1, tag=tag)  # type: ignore[arg-type]
+    address = pool.allocate(1, tag="named")
+    for tag in (None, 5):
+        with pytest.raises(TypeError, match=r"\[set_tag\] expected a string for `tag`, got"):
+            pool.set_tag(address, tag)  # type: ignore[arg-type]
+    assert [block.tag for block in pool.snapshot() if block.state is BlockState.LIVE] == ["named"]

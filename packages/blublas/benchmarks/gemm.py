@@ -25,9 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import blublas
+
+try:
+    import torch
+except ImportError:  # --help works without it; main() says what is missing
+    torch = None  # type: ignore[assignment]
 
 HERE = Path(__file__).resolve().parent
 TOKENS = 1024
@@ -220,6 +224,8 @@ def main() -> None:
     parser.add_argument("--work", default="*", help="measure only names that match this pattern")
     parser.add_argument("--out", type=Path, help="file for the JSON list")
     options = parser.parse_args()
+    if torch is None:
+        sys.exit("expected PyTorch as the peer, got none; install torch==2.13.0")
     blublas.set_num_threads(options.threads)
     torch.set_num_threads(options.threads)
     where = describe_run(options)

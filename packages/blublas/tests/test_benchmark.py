@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -48,3 +50,18 @@ def test_a_difference_is_noticed(benchmark: ModuleType) -> None:
     ours["a"] = ours["a"] + 1
     with pytest.raises(SystemExit, match="expected out of"):
         benchmark.compare(work, ours, peer)
+
+
+def test_without_torch_there_is_help_and_one_message(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError\n", encoding="utf-8")
+    paths = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    command = [sys.executable, str(GEMM)]
+    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, env=environment, timeout=60)
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert "--threads" in helped.stdout
+    refused = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "expected PyTorch as the peer, got none; install torch==2.13.0\n",
+    )

@@ -52,6 +52,14 @@ REFUSED: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
     (VALUE, "row_sum_a with row_sum_a_accumulate", (ZERO, B), {"row_sum_a_accumulate": True}),
     (VALUE, "num_threads of 0 or more", (ZERO, B), {"num_threads": -1}),
     (TYPE, "num_threads as an integer", (ZERO, B), {"num_threads": 1.5}),
+    (VALUE, "num_threads of at most", (ZERO, B), {"num_threads": 10**30}),
+    (TYPE, "alpha as a number, got '2'", (ZERO, B), {"alpha": "2"}),
+    (TYPE, "alpha as a number, got None", (ZERO, B), {"alpha": None}),
+    (TYPE, "beta as a number, got '0'", (ZERO, B), {"beta": "0"}),
+    (TYPE, "beta as a number, got", (ZERO, B, f32(4, 6)), {"beta": 1j}),
+    (TYPE, "a, b, out as float32", (ZERO, B, np.zeros((4, 6))), {}),
+    (VALUE, "out whose elements do not overlap", (ZERO, B, np.lib.stride_tricks.as_strided(B, (4, 6), (4, 4))), {}),
+    (TYPE, "float32 or out's float32", (ZERO, B), {"residual": np.zeros((4, 6))}),
     (TYPE, "column_sum as float32", (ZERO, B), {"column_sum": np.zeros(6)}),
     (TYPE, "got float16", (ZERO.astype(np.float16), B), {}),
     (TYPE, "got int64", (ZERO, B.astype(np.int64)), {}),
@@ -88,7 +96,7 @@ def test_unaligned() -> None:
 def test_overlap() -> None:
     memory = f32(12, 12)
     for out, text in ((memory[:4, :6], "overlaps a"), (memory[3:7, :6], "overlaps a")):
-        with pytest.raises(VALUE, match=text):
+        with pytest.raises(VALUE, match=f"out.*{text}"):
             gemm(memory[:4, :5], B, out)
     with pytest.raises(VALUE, match="overlap each other"):
         gemm(ZERO, B, np.lib.stride_tricks.as_strided(memory, (4, 6), (4, 4)))

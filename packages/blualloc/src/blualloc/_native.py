@@ -312,6 +312,17 @@ def unsigned(value: SupportsIndex, operation: str, name: str) -> int:
     return number
 
 
+def text(value: str, operation: str, name: str) -> bytes:
+    """``value`` as bytes for native code.
+
+    Raises:
+        TypeError: not a string.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"[{operation}] expected a string for `{name}`, got {type(value).__name__}")
+    return value.encode(errors="replace")
+
+
 def address(structure: ctypes.Structure) -> int:
     """Where a structure lies, for native code that takes it by pointer."""
     return ctypes.addressof(structure)

@@ -59,7 +59,12 @@ def add_hook(callback: Callable[[Event], None]) -> int:
 
     Returns:
         The id for :func:`remove_hook`.
+
+    Raises:
+        TypeError: not a function.
     """
+    if not callable(callback):
+        raise TypeError(f"[add_hook] expected a function of an Event, got {type(callback).__name__}")
 
     def deliver(_: int | None, pointer: ctypes._Pointer[_native.Event]) -> None:
         event = pointer.contents

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from blualloc import _native
 from blualloc.errors import check
+
+_Item = TypeVar("_Item")
 
 __all__ = ["Buffer", "LaneEvent", "Plan", "plan"]
 
@@ -59,6 +62,24 @@ def _signed(value: int, bits: int, name: str) -> int:
     return value
 
 
+def _listed(items: Iterable[_Item], kind: type[_Item], name: str) -> tuple[_Item, ...]:
+    try:
+        listed = tuple(items)
+    except TypeError:
+        raise TypeError(f"[plan] expected `{name}` as a sequence of {kind.__name__}, got {items!r}") from None
+    for i, item in enumerate(listed):
+        if not isinstance(item, kind):
+            raise TypeError(f"[plan] expected a {kind.__name__} for `{name}[{i}]`, got {type(item).__name__}")
+    return listed
+
+
+def _check_uses(buffers: Sequence[Buffer]) -> None:
+    for i, buffer in enumerate(buffers):
+        uses = buffer.uses
+        if not isinstance(uses, Sequence) or not all(isinstance(use, (tuple, list)) and len(use) == 2 for use in uses):
+            raise TypeError(f"[plan] expected `buffers[{i}].uses` as a sequence of (lane, index), got {uses!r}")
+
+
 def plan(
     buffers: Sequence[Buffer],
     events: Iterable[LaneEvent] = (),
@@ -86,7 +107,8 @@ def plan(
         ValueError: a negative or overflowing number, cyclic events, a use not ordered after its buffer's first write.
         TypeError: not an integer.
     """
-    events = tuple(events)
+    buffers, events = _listed(buffers, Buffer, "buffers"), _listed(events, LaneEvent, "events")
+    _check_uses(buffers)
     sizes = [_native.unsigned(buffer.bytes, "plan", f"buffers[{i}].bytes") for i, buffer in enumerate(buffers)]
     offsets = [0]
     for buffer in buffers:

@@ -281,10 +281,11 @@ class Pool:
 
         Raises:
             OutOfMemoryError: the limit or the device's memory is reached; the cache was given back before.
+            TypeError: a size that is no integer, a tag that is no string.
         """
         out = ctypes.c_void_p()
         size = _native.unsigned(num_bytes, "allocate", "num_bytes")
-        encoded = None if tag is None else tag.encode()
+        encoded = None if tag is None else _native.text(tag, "allocate", "tag")
         check(_native.library.blualloc_allocate(self.handle, size, stream, encoded, out))
         return out.value or 0
 
@@ -314,7 +315,7 @@ class Pool:
         Raises:
             ValueError: not the start of a live block of this pool.
         """
-        check(_native.library.blualloc_set_tag(self.handle, address, tag.encode()))
+        check(_native.library.blualloc_set_tag(self.handle, address, _native.text(tag, "set_tag", "tag")))
 
     def set_limit(self, num_bytes: int) -> None:
         """Limit what the pool takes from the device; 0 is no limit. Above it already, the cache is given back."""

@@ -135,7 +135,7 @@ typedef struct blublas_gemm_args {
   void* stream;         /* NULL on CPU: the work is done when the call returns */
   int64_t batch;        /* 1 for one matrix */
   double alpha, beta;
-  blublas_matrix a, b, c;
+  blublas_matrix a, b, c; /* messages call c `out` */
   const void* const* a_array;
   const void* const* b_array;
   void* const* c_array;

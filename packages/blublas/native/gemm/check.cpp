@@ -90,13 +90,13 @@ void check_dtypes(const blublas_gemm_args& args, Problem& problem) {
   const bool bfloat16 = a == BLUBLAS_BFLOAT16 && b == a && (c == a || c == BLUBLAS_FLOAT32);
   if (!float32 && !float64 && !bfloat16)
     fail_dtype(
-        "[gemm] expected a, b, c as float32, float32, float32; float64, float64, float64; or bfloat16, bfloat16, "
+        "[gemm] expected a, b, out as float32, float32, float32; float64, float64, float64; or bfloat16, bfloat16, "
         "bfloat16 or float32; got " +
         dtype_name(a) + ", " + dtype_name(b) + ", " + dtype_name(c));
   problem.compute = float64 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32;
   const auto expect = [&](const char* name, int32_t dtype) {
     if (dtype != problem.compute && dtype != c)
-      fail_dtype(std::string("[gemm] expected ") + name + " as " + dtype_name(problem.compute) + " or c's " +
+      fail_dtype(std::string("[gemm] expected ") + name + " as " + dtype_name(problem.compute) + " or out's " +
                  dtype_name(c) + ", got " + dtype_name(dtype));
   };
   if (problem.epilogue & BLUBLAS_EPILOGUE_BIAS) expect("bias", args.bias_dtype);
@@ -171,7 +171,7 @@ void check_arrays(const Problem& p) {
     return footprint(operand, rows, cols, 1);
   };
   for (int64_t t = 0; t < p.batch; ++t) {
-    const Named c{"c", of_batch(p.c, p.m, p.n, t)};
+    const Named c{"out", of_batch(p.c, p.m, p.n, t)};
     if (p.k > 0) check_pair(c, {"a", of_batch(p.a, p.m, p.k, t)});
     if (p.k > 0) check_pair(c, {"b", of_batch(p.b, p.k, p.n, t)});
     outputs.push_back(c.bytes);
@@ -180,13 +180,13 @@ void check_arrays(const Problem& p) {
   std::sort(outputs.begin(), outputs.end(), [](const Footprint& x, const Footprint& y) { return x.start < y.start; });
   for (size_t i = 1; i < outputs.size(); ++i)
     if (may_overlap(outputs[i - 1], outputs[i]))
-      fail_value("[gemm] expected the matrices of c_array apart from each other, got two that overlap");
+      fail_value("[gemm] expected the matrices of out apart from each other, got two that overlap");
 }
 
 void check_overlap(Problem& p) {
-  const Named c{"c", footprint(p.c, p.m, p.n, p.batch)};
+  const Named c{"out", footprint(p.c, p.m, p.n, p.batch)};
   if (overlaps_itself(c.bytes))
-    fail_value("[gemm] expected c whose elements do not overlap each other, got shape " + shape(p.m, p.n) +
+    fail_value("[gemm] expected out whose elements do not overlap each other, got shape " + shape(p.m, p.n) +
                " with strides " + shape(p.c.row_stride, p.c.col_stride) + " and batch stride " +
                to_string(p.c.batch_stride));
   const bool arrays = p.a.array != nullptr || p.b.array != nullptr || p.c.array != nullptr;
@@ -242,13 +242,13 @@ Problem check(const blublas_gemm_args& args, Pointers pointers) {
                ", K " + to_string(p.k) + ", batch " + to_string(p.batch));
   if (args.num_threads < 0) fail_value("[gemm] expected num_threads of 0 or more, got " + to_string(args.num_threads));
   expect_shape("b", args.b, p.k, p.n);
-  expect_shape("c", args.c, p.m, p.n);
+  expect_shape("out", args.c, p.m, p.n);
   p.alpha = args.alpha, p.beta = args.beta, p.num_threads = args.num_threads;
   p.epilogue = check_flags(args.epilogue);
   check_dtypes(args, p);
   p.a = operand("a", args.a, args.a_array, p.batch);
   p.b = operand("b", args.b, args.b_array, p.batch);
-  p.c = operand("c", args.c, args.c_array, p.batch);
+  p.c = operand("out", args.c, args.c_array, p.batch);
   const bool uses_aux = p.epilogue & (BLUBLAS_EPILOGUE_STORE_PREACTIVATION | kGeluGradient);
   if (uses_aux) {
     expect_shape("aux", args.aux, p.m, p.n);
@@ -269,7 +269,7 @@ Problem check(const blublas_gemm_args& args, Pointers pointers) {
   if (p.m > 0 && p.n > 0) {
     if (p.k > 0) expect_pointers("a", p.a, p.batch);
     if (p.k > 0) expect_pointers("b", p.b, p.batch);
-    expect_pointers("c", p.c, p.batch);
+    expect_pointers("out", p.c, p.batch);
     if (uses_aux) expect_pointer("aux", p.aux.data);
     if (p.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) expect_pointer("residual", p.residual.data);
     if (p.epilogue & BLUBLAS_EPILOGUE_BIAS) expect_pointer("bias", p.bias.data);

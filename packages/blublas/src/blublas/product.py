@@ -21,6 +21,8 @@ Approximate = Literal["tanh", "none"]
 
 _Out = TypeVar("_Out", bound=Array)
 
+_MOST_THREADS = 2**31 - 1  # what the native interface holds
+
 _ACTIVATIONS = {"gelu_tanh": _native.EPILOGUE_GELU_TANH, "gelu_erf": _native.EPILOGUE_GELU_ERF}
 _GRADIENTS = {"tanh": _native.EPILOGUE_GELU_TANH_GRADIENT, "none": _native.EPILOGUE_GELU_ERF_GRADIENT}
 
@@ -154,7 +156,7 @@ def gemm(
             "transpose_a and transpose_b)"
         )
     if out is None:
-        if beta != 0 or accumulate:
+        if _factor("beta", beta) != 0 or accumulate:
             raise InvalidValueError("[gemm] expected out with beta or accumulate, got None; pass the array to add to")
         out = np.empty(shape, np.float64 if view_a.dtype == _native.FLOAT64 else np.float32)
     view_c = _written(out, "out", shape)
@@ -192,8 +194,8 @@ def gemm(
         b=view_b.broadcast((*batch, *view_b.shape[-2:])),
         c=view_c,
         epilogue=epilogue,
-        alpha=alpha,
-        beta=beta,
+        alpha=_factor("alpha", alpha),
+        beta=_factor("beta", beta),
         num_threads=_thread_limit(num_threads),
         bias=view_bias,
         aux=aux,
@@ -256,4 +258,17 @@ def _thread_limit(number: int) -> int:
         raise InvalidTypeError(f"[gemm] expected num_threads as an integer, got {type(number).__name__}") from None
     if limit < 0:
         raise InvalidValueError(f"[gemm] expected num_threads of 0 or more, got {limit}")
-    return min(limit, 2**31 - 1)
+    if limit > _MOST_THREADS:
+        raise InvalidValueError(
+            f"[gemm] expected num_threads of at most {_MOST_THREADS}, got {limit}; 0 is all of them"
+        )
+    return limit
+
+
+def _factor(name: str, value: float) -> float:
+    if not isinstance(value, (str, bytes)):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    raise InvalidTypeError(f"[gemm] expected {name} as a number, got {value!r}")
