@@ -163,7 +163,7 @@ def test_refusals(rng: np.random.Generator) -> None:
     refused(rng, 2, "dtype 99", b__dtype=99)
     refused(rng, 2, "float64", c__dtype=3)
     refused(rng, 1, "pointer to a", a__data=None)
-    refused(rng, 1, "pointer to c", c__data=None)
+    refused(rng, 1, "pointer to out", c__data=None)
     refused(rng, 1, "flags", epilogue=1 << 12)
     refused(rng, 1, "four GELU", epilogue=_native.EPILOGUE_GELU_TANH | _native.EPILOGUE_GELU_ERF)
     both = _native.EPILOGUE_STORE_PREACTIVATION | _native.EPILOGUE_GELU_ERF_GRADIENT
