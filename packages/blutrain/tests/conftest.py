@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 @pytest.fixture(scope="session")
 def torch() -> Any:
     """PyTorch to compare with. Without it such tests skip, or fail when BLU_REQUIRE_TORCH is set."""
-    if importlib.util.find_spec("torch") is None:
+    try:
+        import torch
+    except ImportError:
         message = "PyTorch is not installed: comparisons with it are left out"
         if os.environ.get("BLU_REQUIRE_TORCH") == "1":
             pytest.fail(message)
         pytest.skip(message)
-    import torch
-
     torch.set_num_threads(2)
     return torch

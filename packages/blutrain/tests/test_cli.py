@@ -71,7 +71,16 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (["train", "--set", "train.stepz=1"], "train.stepz: unknown key, did you mean 'train.steps'?"),
         (["train", "--preset", "gpt3"], "unknown preset 'gpt3'"),
-        (["train", "absent.toml"], "absent.toml"),
+        (["train", "absent.toml"], "got nothing at absent.toml: check the path, or start from --preset"),
+        (["train", "."], "expected the folder of a run, which has a config.toml, got . without one"),
+        (["train", "--set", "train.steps=99999999999999999999"], "train.steps: expected a number that fits 64 bits"),
+        (["train", "--set", "train.threads=100000"], "train.threads: expected at most"),
+        (["train", "--set", "train.sample_prompt=\udcff"], "train.sample_prompt: expected text in UTF-8"),
+        (["prepare", "/dev/null", "--out", "x"], "expected a regular file, folder or glob, got a device"),
+        (["prepare", __file__, "--out", f"{__file__}/x"], f"to write {__file__}/x, got"),
+        (["prepare", __file__, "--out", "/proc/x"], "to write /proc/x, got"),
+        (["plot", "."], "got one without metrics.jsonl"),
+        (["plot", ".", "--out", "x.xyz"], "ends in .png, got '.xyz'"),
         (["train", *TINY], "data.path"),
         (["train", *TINY, "--set", "data.path=absent"], "blutrain prepare"),
         (["train", "--resume", "--overwrite"], "got both"),
@@ -99,6 +108,39 @@ def test_mistakes_are_exit_code_2_and_say_what(
     assert message in told
     assert "Traceback" not in told
     assert sorted(os.listdir(tmp_path)) == []
+
+
+def test_an_unexpected_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OverflowError("too\nlarge")
+
+    monkeypatch.setattr("blutrain.plotting.plot", fail)
+    assert run_command(["plot", "x"]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("error: unexpected OverflowError: too large ('blutrain --traceback ...' shows")
+    with pytest.raises(OverflowError):
+        run_command(["--traceback", "plot", "x"])
+
+
+def test_an_error_of_the_system_names_path_and_fix() -> None:
+    from blutrain.cli import message_of
+
+    told = message_of(NotADirectoryError(20, "Not a directory", "/a/b"))
+    assert told == "error: /a/b: Not a directory: check the path, its permissions and the free space"
+
+
+@pytest.mark.parametrize(
+    "locale", [{}, {"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}]
+)
+def test_any_bytes_are_a_prompt_and_any_terminal_will_do(data: Path, tmp_path: Path, locale: dict[str, str]) -> None:
+    settings = (*TINY, "--set", f"data.path={data}", "--set", f"run.folder={tmp_path / 'run'}")
+    assert run_command(["train", *settings, "--set", "train.steps=1"]) == 0
+    command = [sys.executable, "-m", "blutrain", "generate", str(tmp_path / "run"), "--max-new-tokens", "1", "--prompt"]
+    done = subprocess.run(
+        [*map(os.fsencode, command), b"x\xff\xfe\xc3\xa4"], capture_output=True, env={**os.environ, **locale}
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    assert done.stdout.startswith(b"x??\xe4" if "PYTHONIOENCODING" in locale else "x\ufffd\ufffd\xe4".encode())
 
 
 def test_all_problems_are_printed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,8 +173,11 @@ def test_a_read_only_run_folder(data: Path, tmp_path: Path, capsys: pytest.Captu
     tmp_path.chmod(0o700)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "times", "code"),
+    [(signal.SIGINT, 1, 130), (signal.SIGINT, 5, 130), (signal.SIGTERM, 1, 143), (signal.SIGHUP, 1, 129)],
+)
+def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number: int, times: int, code: int) -> None:
     folder = tmp_path / "run"
     settings = (*TINY, "--set", f"data.path={data}", "--set", f"run.folder={folder}", "--set", "train.steps=1000000")
     process = subprocess.Popen(
@@ -143,10 +188,13 @@ def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number
         assert time.monotonic() < deadline, "no steps were done"
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.05)
-    process.send_signal(number)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.02)
     _, told = process.communicate(timeout=60)
     assert process.returncode == code, told
     assert "Traceback" not in told
+    assert told.count("stopping: finishing the step, then saving; --resume continues") == 1
     last = read_metrics(folder)[-1]["step"]
     assert (folder / "checkpoints" / f"step-{last:08d}.safetensors").exists()
     done = blutrain("train", folder, "--resume", "--set", f"train.steps={last + 2}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from blutrain.data import ByteTokenizer, Loader, ShardWriter, get_tokenizer, open_dataset, prepare, read_shard
 from blutrain.data.preparation import find_documents
-from blutrain.errors import DataError, InvalidInputError, ShardError, TokenizerError
+from blutrain.errors import DataAccessError, DataError, InvalidInputError, ShardError, TokenizerError
 
 
 def write_shards(folder: Path, lengths: list[int], split: str = "train") -> list[Path]:
@@ -137,9 +138,43 @@ def test_prepare_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DataAccessError, match=r"to write .*out, got 'No space.*free space") as caught:
         prepare([tmp_path / "text"], tmp_path / "out")
+    assert isinstance(caught.value, OSError)
+    assert caught.value.errno == 28
     assert sorted(os.listdir(tmp_path)) == ["text"]
+
+
+def test_prepare_takes_one_path_and_no_pipe(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    one = prepare(tmp_path / "text", tmp_path / "one")
+    assert prepare(str(tmp_path / "text"), tmp_path / "two").manifest == one.manifest
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="device or pipe"):
+        prepare(tmp_path / "pipe", tmp_path / "three")
+
+
+def test_prepare_removes_what_killed_processes_left(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    (tmp_path / ".out.partial-1").mkdir()  # the process with this number lives, but holds no lock
+    (tmp_path / ".out.partial-1" / "x").touch()
+    (tmp_path / ".out.partial-2").mkdir()
+    prepare(tmp_path / "text", tmp_path / "other")
+    assert (tmp_path / ".out.partial-1").exists()
+    descriptor = os.open(tmp_path / ".out.partial-2", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    prepare(tmp_path / "text", tmp_path / "out")
+    assert [path.name for path in tmp_path.glob(".*")] == [".out.partial-2"]
+    os.close(descriptor)
+    (tmp_path / "out").rename(tmp_path / ".out.replaced-7")  # killed between the two renames
+    prepare(tmp_path / "text", tmp_path / "out")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_bytes_of_a_command_line_are_kept_and_half_a_pair_is_an_error() -> None:
+    assert ByteTokenizer().encode("\udcff\udcfeä").tolist() == [0xFF, 0xFE, 0xC3, 0xA4]
+    with pytest.raises(TokenizerError, match=r"U\+D800 at position 1"):
+        ByteTokenizer().encode("a\ud800")
 
 
 # ---- opening -----------------------------------------------------------------------------------------------------

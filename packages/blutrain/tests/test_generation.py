@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import blutensor as bt
+import blutrain
 from blutrain.config import ModelConfig
 from blutrain.data import ByteTokenizer
-from blutrain.errors import InvalidInputError, TokenizerError
-from blutrain.generation import Decoder, generate_text, generate_tokens
+from blutrain.errors import InvalidInputError, InvalidTypeError, TokenizerError
+from blutrain.generation import Decoder, generate, generate_text, generate_tokens
 from blutrain.model import GPT
 from blutrain.sampling import SamplingOptions
 
@@ -87,3 +90,27 @@ def test_text_and_bad_input() -> None:
     model.lnf.weight.detach().numpy()[:] = np.nan
     with pytest.raises(InvalidInputError, match="damaged"):
         generate_text(model, tokenizer, "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"run": None}, "run of type str or Path, got NoneType"),
+        ({"prompt": 5}, "prompt of type str, got int"),
+        ({"prompt": b"x"}, "prompt of type str, got bytes"),
+        ({"max_new_tokens": "3"}, "max_new_tokens of type int, got str"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens of type int, got float"),
+        ({"max_new_tokens": True}, "max_new_tokens of type int, got bool"),
+        ({"options": {"top_k": 1}}, "options of type SamplingOptions, got dict"),
+    ],
+)
+def test_wrong_types_are_typed_errors(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message) as caught:
+        generate(**{"run": "absent", **arguments})
+    assert isinstance(caught.value, blutrain.BlutrainError)
+
+
+@pytest.mark.parametrize("options", [{"temperature": "1"}, {"top_k": 1.5}, {"top_p": None}, {"seed": "0"}])
+def test_wrong_types_of_options_are_typed_errors(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTypeError, match=f"expected {next(iter(options))} of type"):
+        SamplingOptions(**options)

@@ -6,13 +6,16 @@ in float32, plus one rounding of float32 at the reference's magnitude.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import blutensor as bt
-from blutrain.benchmark import peer_torch
 from blutrain.config import ModelConfig
 from blutrain.errors import InvalidInputError
 from blutrain.flops import num_parameters
@@ -35,6 +38,8 @@ def make(config: ModelConfig = UGLY, seed: int = 3) -> GPT:
 
 
 def to_torch(torch: Any, model: GPT, dtype: Any) -> Any:
+    from blutrain.benchmark import peer_torch  # imports PyTorch
+
     config = model.config
     shape = (config.layers, config.heads, config.channels, config.context, config.padded_vocab_size, config.tied_head)
     other = peer_torch.GPT(*shape).to(dtype)
@@ -218,3 +223,17 @@ def test_dropout_only_in_training() -> None:
         dropped = model(x).numpy()
         assert (dropped != make(UGLY)(x).numpy()).any()
     assert np.isfinite(dropped).all()
+
+
+def test_without_torch_all_files_collect_and_comparisons_skip(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('hidden', name='torch')")
+    paths = os.pathsep.join([str(tmp_path), *(entry for entry in sys.path if entry)])
+    environment = {key: value for key, value in os.environ.items() if key != "BLU_REQUIRE_TORCH"}
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:randomly", "--no-header"]
+    for arguments in (["--collect-only", str(Path(__file__).parent)], [__file__, "-k", "ten_losses or cache"]):
+        done = subprocess.run(
+            [*command, *arguments], env={**environment, "PYTHONPATH": paths}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "PyTorch is not installed: comparisons with it are left out" in done.stdout
+    assert "1 skipped" in done.stdout

@@ -15,6 +15,7 @@ from blutrain.plotting import Curve, RunCurves, draw, plot, running_mean
 
 def make_run(folder: Path, losses: list[float], validations: dict[int, float] | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").touch()
     file = LineFile(folder / "metrics.jsonl")
     for step, loss in enumerate(losses, 1):
         file.append({"event": "train", "step": step, "loss": loss})
@@ -102,3 +103,13 @@ def test_names_that_look_like_mathematics_are_harmless(tmp_path: Path) -> None:
     run: Any = make_run(tmp_path / "$a_{", [1.0, 2.0])
     other = make_run(tmp_path / "_b$", [1.0, 2.0])
     assert png_size(plot([run]).read_bytes()) == png_size(plot([run, other]).read_bytes())
+
+
+def test_a_folder_without_metrics_and_a_name_of_no_png_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"without metrics\.jsonl"):
+        plot(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    run = make_run(tmp_path / "run", [1.0, 2.0])
+    with pytest.raises(RunFolderError, match=r"ends in \.png, got '\.xyz'"):
+        plot(run, tmp_path / "x.xyz")
+    assert plot(run, tmp_path / "x.PNG").exists()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from blutrain.config import Config
     from blutrain.config_io import load_config
     from blutrain.data import Loader, open_dataset, prepare
+    from blutrain.errors import BlutrainError
     from blutrain.evaluation import evaluate
     from blutrain.generation import generate
     from blutrain.installation import info
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from blutrain.weights import load_model
 
 _HOMES = {
+    "BlutrainError": "blutrain.errors",
     "CheckpointStore": "blutrain.checkpoint",
     "Config": "blutrain.config",
     "GPT": "blutrain.model",
@@ -48,6 +50,7 @@ _HOMES = {
 __all__ = [
     "GPT",
     "PRESETS",
+    "BlutrainError",
     "CheckpointStore",
     "Config",
     "Loader",

@@ -1,21 +1,25 @@
 """The command line. Every command calls the Python function of the same name; nothing is computed here.
 
-Exit codes: 0 done, 2 the user's mistake (one line says what and how to repair it), 130 ended by Ctrl-C, 143 by SIGTERM.
+Exit codes: 0 done, 2 the user's mistake (one line says what and how to repair it), 129 ended by SIGHUP, 130 by Ctrl-C,
+143 by SIGTERM.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
 from blutrain.errors import BlutrainError, ConfigError
+from blutrain.stop_signal import FirstInterrupt
 
 USER_ERROR = 2
 """Exit code of the user's mistakes."""
@@ -165,7 +169,14 @@ def bench(peer: str | None, works: tuple[str, ...], out: Path | None, **numbers:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``blutrain``; ends the process with the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    sys.exit(run_command(given))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal of another encoding is no reason to stop
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, FirstInterrupt())
+    code = run_command(given)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over: only its exit code is left to tell
+    sys.exit(code)
 
 
 def run_command(arguments: list[str]) -> int:
@@ -188,7 +199,7 @@ def run_command(arguments: list[str]) -> int:
     except SystemExit as done:
         return int(done.code or 0)
     except Exception as error:
-        if "--traceback" in arguments or not is_user_error(error):
+        if "--traceback" in arguments:
             raise
         _note(message_of(error))
         return USER_ERROR
@@ -206,7 +217,21 @@ def message_of(error: Exception) -> str:
     """The error as one line; a configuration's problems stay one line each."""
     if isinstance(error, ConfigError):
         return "\n".join(f"error: {problem}" for problem in error.problems)
-    return "error: " + " ".join(str(error).split())
+    if is_plain_os_error(error):
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"error: {place}{error.strerror or error}: check the path, its permissions and the free space"
+    text = " ".join(str(error).split())
+    if is_user_error(error):
+        return f"error: {text}"
+    name = type(error).__name__
+    return f"error: unexpected {name}: {text} ('blutrain --traceback ...' shows where it comes from; please report it)"
+
+
+def is_plain_os_error(error: Exception) -> TypeGuard[OSError]:
+    """Whether an error is the operating system's, without a text of ours."""
+    return (
+        isinstance(error, OSError) and not isinstance(error, (BlutrainError, ImportError)) and error.errno is not None
+    )
 
 
 def _note(text: str) -> None:

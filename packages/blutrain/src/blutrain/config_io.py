@@ -202,10 +202,21 @@ def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem])
         if type(value) is not wanted:  # exact: a bool is an int to Python, never to a configuration
             problems.append(Problem(key, f"expected {_TYPE_NAMES[wanted]}, got {value!r}"))
             continue
+        if wanted is str and not _is_utf8(value):
+            problems.append(Problem(key, f"expected text in UTF-8, got {value!r}"))
+            continue
         section, _, name = key.partition(".")
         changes.setdefault(section, {})[name] = value
     sections = {name: dataclasses.replace(getattr(config, name), **new) for name, new in changes.items()}
     return dataclasses.replace(config, **sections)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shortened(value: int) -> str:

@@ -5,6 +5,7 @@ On a terminal the bar is redrawn in place; elsewhere (a log file, a CI job) a li
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from types import TracebackType
@@ -75,7 +76,8 @@ class ConsoleReporter:
 
     def line(self, text: str) -> None:
         """Print a line, above the bar when there is one."""
-        (self._progress.console if self._progress else self._console).print(text, markup=False)
+        with contextlib.suppress(OSError):  # a terminal that was closed must not keep the run from saving
+            (self._progress.console if self._progress else self._console).print(text, markup=False)
 
     def start(self, first_step: int, steps: int) -> None:
         """Show the bar."""
@@ -98,7 +100,8 @@ class ConsoleReporter:
         """Move the bar, or print a line when the last one is old."""
         status = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  ETA {format_duration(seconds_left)}"
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=step, status=status)
+            with contextlib.suppress(OSError):
+                self._progress.update(self._progress.task_ids[0], completed=step, status=status)
         elif time.monotonic() - self._last_line >= self._interval or step == self._steps:
             self._last_line = time.monotonic()
             self.line(f"step {step}/{self._steps}  {status}")
@@ -106,7 +109,8 @@ class ConsoleReporter:
     def stop(self) -> None:
         """Take the bar away."""
         if self._progress is not None:
-            self._progress.stop()
+            with contextlib.suppress(OSError):
+                self._progress.stop()
             self._progress = None
 
 

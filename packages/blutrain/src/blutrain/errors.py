@@ -17,6 +17,10 @@ class InvalidInputError(BlutrainError, ValueError):
     """A value given to a command or function is impossible; the message names the value and the fix."""
 
 
+class InvalidTypeError(BlutrainError, TypeError):
+    """A value given to a function is of a type that it can not be of; the message names both types."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with a configuration."""
@@ -49,6 +53,10 @@ class ConfigFileNotFoundError(ConfigFileError, FileNotFoundError):
 
 class DataError(BlutrainError, ValueError):
     """A corpus or a prepared data set is unusable."""
+
+
+class DataAccessError(DataError, OSError):
+    """The operating system refused to read text or to write a data set; nothing half-made is left."""
 
 
 class ShardError(DataError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 
 import blutensor as bt
 from blutrain.data.tokenizer import Tokenizer, get_tokenizer
-from blutrain.errors import InvalidInputError
+from blutrain.errors import InvalidInputError, InvalidTypeError
 from blutrain.model import GPT, KVCache
 from blutrain.sampling import Sampler, SamplingOptions
 
@@ -127,8 +128,10 @@ def generate_text(
 
     Raises:
         InvalidInputError: impossible options.
+        InvalidTypeError: a value of another type.
         TokenizerError: the prompt can not be encoded.
     """
+    _check_types(prompt, max_new_tokens, options)
     ids = [tokenizer.end_of_text, *(int(token) for token in tokenizer.encode(prompt))]
     new: list[int] = []
     for token in generate_tokens(decoder or Decoder(model), ids, max_new_tokens, options or SamplingOptions(), model):
@@ -136,6 +139,17 @@ def generate_text(
             break
         new.append(token)
     return tokenizer.decode([*ids[1:], *new])
+
+
+def _check_types(prompt: object, max_new_tokens: object, options: object) -> None:
+    expected = (
+        ("prompt", prompt, str, "str"),
+        ("max_new_tokens", max_new_tokens, int | np.integer, "int"),
+        ("options", options, SamplingOptions | None, "SamplingOptions"),
+    )
+    for name, value, kinds, wanted in expected:
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise InvalidTypeError(f"[generate] expected {name} of type {wanted}, got {type(value).__name__}")
 
 
 def generate(
@@ -161,9 +175,14 @@ def generate(
     Raises:
         CheckpointError: there is none, or it is damaged.
         InvalidInputError: impossible options.
+        InvalidTypeError: a value of another type.
+        TokenizerError: the prompt can not be encoded.
     """
     from blutrain.weights import load_model
 
+    _check_types(prompt, max_new_tokens, options)
+    if not isinstance(run, str | os.PathLike):
+        raise InvalidTypeError(f"[generate] expected run of type str or Path, got {type(run).__name__}")
     model, config, step = load_model(run)
     if report is not None:
         report(f"checkpoint of step {step}")

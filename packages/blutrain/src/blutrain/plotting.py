@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from blutrain.checkpoint.files import OsFiles, write_small_file
 from blutrain.metrics import Event, RunFolderAccessError, RunFolderError, read_metrics
+from blutrain.run_folder import RunPaths
 
 PLOT = "loss.png"
 
@@ -47,20 +48,22 @@ def plot(
     """Draws the training and validation losses of one or more runs.
 
     Args:
-        runs: run folders, or files of metrics. A run without events gives an empty plot and no error.
+        runs: run folders, or files of metrics. A file without events gives an empty plot and no error.
         out: the PNG, which is replaced in one step; by default ``loss.png`` in the first run's folder.
 
     Returns:
         The PNG.
 
     Raises:
-        RunFolderError: no run was named, or one is not there.
+        RunFolderError: no run was named, one is not there or has no metrics, or ``out`` is no name of a PNG.
         RunFolderAccessError: metrics cannot be read, or the PNG cannot be written.
     """
     given = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     paths = [Path(run) for run in given]
     if not paths:
         raise RunFolderError("", "expected at least one run to plot, got none")
+    if out is not None and Path(out).suffix.lower() not in ("", ".png"):
+        raise RunFolderError(out, f"expected a file name that ends in .png, got {Path(out).suffix!r}: plots are PNGs")
     curves = [_curves_of(path, name) for path, name in zip(paths, _names(paths), strict=True)]
     target = Path(out) if out is not None else _folder_of(paths[0]) / PLOT
     try:
@@ -135,6 +138,8 @@ def _draw_run(axes: Axes, run: RunCurves, color: str, prefix: str) -> None:
 def _curves_of(path: Path, name: str) -> RunCurves:
     if not path.exists():
         raise RunFolderError(path, "expected a run folder or a file of metrics, got nothing: check the path")
+    if path.is_dir() and not RunPaths(path).metrics.exists():
+        raise RunFolderError(path, "expected the folder of a run, got one without metrics.jsonl: train a run first")
     events = read_metrics(path)
     return RunCurves(name, _curve(events, "train"), _curve(events, "validation"))
 

@@ -12,6 +12,20 @@ from typing import Any
 NOTE = "stopping: finishing the step, then saving; --resume continues"
 
 
+class FirstInterrupt:
+    """A handler of SIGINT for a whole command: the first one interrupts, those after it must not disturb the ending."""
+
+    def __init__(self) -> None:
+        self.done = False
+        """Whether one came, or a `StopSignal` took one."""
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
+        if not self.done:
+            self.done = True
+            raise KeyboardInterrupt
+
+
 class StopSignal:
     """While it is entered, SIGINT, SIGTERM and SIGHUP only set ``requested``, however often they come.
 
@@ -52,6 +66,9 @@ class StopSignal:
         if self.requested is not None:
             return
         self.requested = number
+        outer = self._previous.get(signal.SIGINT)
+        if isinstance(outer, FirstInterrupt):
+            outer.done = True
         if self._note is not None:
             # The terminal may be gone, or may be in the middle of a line of ours.
             with contextlib.suppress(OSError, RuntimeError, ValueError):

@@ -67,7 +67,7 @@ def write_error(path: Path, cause: OSError, num_bytes: int = 0) -> CheckpointWri
         error = CheckpointDiskFullError(
             path,
             f"expected {_megabytes(num_bytes)} of free space, got {_free_space(path.parent)}: free some, keep fewer "
-            f"checkpoints (checkpoint keep), or move the run to another disk; {_KEPT}",
+            f"checkpoints (train.keep_checkpoints), or move the run to another disk; {_KEPT}",
         )
     elif cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         error = CheckpointReadOnlyError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import fnmatch
 import glob
 import json
@@ -17,7 +18,7 @@ import numpy as np
 from blutrain.data.dataset import FORMAT, MANIFEST, SPLITS, Dataset, file_digest, open_dataset
 from blutrain.data.shards import ShardWriter
 from blutrain.data.tokenizer import Tokenizer, get_tokenizer
-from blutrain.errors import DataError, InvalidInputError
+from blutrain.errors import BlutrainError, DataAccessError, DataError, InvalidInputError
 
 SHARD_TOKENS = 100_000_000
 """Default length of a shard, as in llm.c's FineWeb shards."""
@@ -66,6 +67,9 @@ def find_documents(
         if named.is_dir():
             paths = _scan(named, include, excludes)
         elif named.exists():
+            if not named.is_file():
+                message = f"[prepare] expected a regular file, folder or glob, got a device or pipe: {named}"
+                raise DataError(message + "; write its text to a file first")
             paths = [named]
         else:
             paths = sorted(Path(match) for match in glob.glob(str(source), recursive=True))
@@ -84,7 +88,7 @@ def find_documents(
 
 
 def prepare(
-    sources: Sequence[str | Path],
+    sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     tokenizer: str = "bytes",
@@ -103,7 +107,7 @@ def prepare(
     place, it stays.
 
     Args:
-        sources: see ``find_documents``.
+        sources: see ``find_documents``; or one of them alone.
         out: folder to make.
         tokenizer: name of the tokenizer.
         val_fraction: share of validation text, at least 0 and below 1.
@@ -120,7 +124,7 @@ def prepare(
         DataError: see ``find_documents``; or ``out`` holds something else.
         InvalidInputError: an impossible value.
         TokenizerError: unknown tokenizer.
-        OSError: the disk is full or the place not writable; nothing is left behind.
+        DataAccessError: the disk is full or the place not writable; nothing is left behind.
     """
     if not 0 <= val_fraction < 1:
         raise InvalidInputError(f"[prepare] expected 0 <= val_fraction < 1, got {val_fraction}")
@@ -128,22 +132,75 @@ def prepare(
         raise InvalidInputError(f"[prepare] expected 1 <= shard_tokens < 2**31, got {shard_tokens}")
     encoder = get_tokenizer(tokenizer)
     target = Path(os.path.abspath(out))
-    existing = _existing_manifest(target)
-    documents = find_documents(sources, include=include, exclude=exclude)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with _access_errors(target):
+        _clean_up(target)
+        existing = _existing_manifest(target)
+        documents = find_documents([sources] if isinstance(sources, str | Path) else sources, include=include, exclude=exclude)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _building(target) as building:
+            _write(documents, building, encoder, val_fraction, shard_tokens, progress)
+            if existing is None or force:
+                _move_into_place(building, target)
+            elif existing != (building / MANIFEST).read_bytes():
+                message = f"[prepare] expected a new folder, got {target}, which holds another data set"
+                raise DataError(message + "; replace it with --force")
+    return open_dataset(target)
+
+
+@contextlib.contextmanager
+def _access_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        if isinstance(cause, BlutrainError):
+            raise
+        place = target if cause.filename is None else cause.filename
+        message = f"[prepare] expected to read the text and to write {target}, got '{cause.strerror or cause}' for {place}"
+        error = DataAccessError(message + ": free space, check permissions, or choose another --out")
+        error.errno = cause.errno
+        raise error from cause
+
+
+@contextlib.contextmanager
+def _building(target: Path) -> Iterator[Path]:
+    """A folder beside ``target``, locked while this process writes it, and gone afterwards."""
     building = target.parent / f".{target.name}.partial-{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    descriptor = os.open(building, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        building.mkdir()
-        _write(documents, building, encoder, val_fraction, shard_tokens, progress)
-        if existing is None or force:
-            _move_into_place(building, target)
-        elif existing != (building / MANIFEST).read_bytes():
-            message = f"[prepare] expected a new folder, got {target}, which holds another data set"
-            raise DataError(message + "; replace it with --force")
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield building
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return open_dataset(target)
+        os.close(descriptor)
+
+
+def _clean_up(target: Path) -> None:
+    """Remove what processes that were killed left beside ``target``; a data set that had made room comes back."""
+    if not target.parent.is_dir():
+        return
+    prefix = f".{target.name}."
+    for path in sorted(target.parent.iterdir()):
+        if path.name.startswith(f"{prefix}partial-") and path.is_dir() and not _is_locked(path):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith(f"{prefix}replaced-") and path.is_dir():
+            if target.exists():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.rename(target)
+
+
+def _is_locked(folder: Path) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _scan(folder: Path, include: Sequence[str], exclude: Sequence[str]) -> list[Path]:

@@ -49,15 +49,20 @@ class ByteTokenizer:
         """Token ids of a text.
 
         Args:
-            text: text (taken as UTF-8) or raw bytes.
+            text: text (taken as UTF-8; bytes of a command line that are no UTF-8 are taken as they are) or raw bytes.
 
         Returns:
             uint16 [bytes].
 
         Raises:
-            TokenizerError: the text contains byte 0.
+            TokenizerError: the text contains byte 0, or half of a surrogate pair.
         """
-        raw = text.encode() if isinstance(text, str) else text
+        try:
+            raw = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        except UnicodeEncodeError as error:
+            code = f"U+{ord(error.object[error.start]):04X} at position {error.start}"
+            message = f"[tokenizer bytes] expected text that UTF-8 can encode, got half of a surrogate pair, {code}"
+            raise TokenizerError(message + ": leave it out") from None
         position = raw.find(0)
         if position >= 0:
             message = f"[tokenizer bytes] expected text, got byte 0 at position {position}; byte 0 separates documents:"
