@@ -15,7 +15,6 @@ import argparse
 import datetime
 import itertools
 import json
-import platform
 import statistics
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from overhead import commit, machine
 
 import blutensor as bt
 from blutensor.nn import functional as F
@@ -215,14 +215,6 @@ def median_ms(call: Callable[[], object], repeats: int, clock: Callable[[], floa
     return statistics.median(times[2:])
 
 
-def cpu_name() -> str:
-    """Model name of the processor."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def main() -> int:
     """Measure, print one table, write JSON when asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -235,8 +227,7 @@ def main() -> int:
     bt.set_num_threads(args.threads)
     torch.set_num_threads(args.threads)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
-    command = "python benchmarks/bench_layers.py " + " ".join(sys.argv[1:])
-    command = command.strip()
+    command = f"python packages/blutensor/benchmarks/bench_layers.py --threads {args.threads} --clock {args.clock}"
     rows = []
     print(f"{'work':56s} {'ours ms':>10s} {'torch ms':>10s} {'ratio':>6s}")
     for model in args.models:
@@ -250,10 +241,9 @@ def main() -> int:
                 a, b = median_ms(call, repeats, clock), median_ms(peer, repeats, clock)
                 print(f"{work:56s} {a:10.3f} {b:10.3f} {b / a:6.2f}", flush=True)
                 common = {
-                    "machine": cpu_name(),
-                    "threads": args.threads,
-                    "clock": args.clock,
-                    "command": command.strip(),
+                    "machine": f"{machine()}, {args.threads} threads",
+                    "commit": commit(),
+                    "command": command,
                 }
                 result = {"work": work, "ours": round(a, 4), "peer": round(b, 4), "ratio": round(b / a, 3)}
                 peer_name, date = f"torch {torch.__version__}", datetime.date.today().isoformat()
