@@ -39,7 +39,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("split", lambda: bt.split(f((5,)), (2, 2), 0), ValueError, r"\[split\]"),
     ("attention", lambda: F.scaled_dot_product_attention(f((1, 2, 3, 4)), f((1, 2, 3, 5)), f((1, 2, 3, 5))), ValueError,
      r"\[scaled_dot_product_attention\]"),
-    ("layer_norm", lambda: bt.layer_norm(f((2, 3)), f(4)), ValueError, r"\[layer_norm\]"),
+    ("layer_norm", lambda: bt.layer_norm(f((2, 3)), 3, f(4)), ValueError, r"\[layer_norm\]"),
     ("cross_entropy", lambda: F.cross_entropy(f((2, 3)), i64(0)), ValueError, r"\[cross_entropy\]"),
     ("head", lambda: F.linear_cross_entropy(f((2, 3)), f((5, 4)), i64(0, 1)), ValueError, r"\[linear_cross_entropy\]"),
     ("embedding", lambda: F.embedding(i64(0), f((2, 3, 4))), ValueError, r"\[embedding\]"),

@@ -291,3 +291,16 @@ def test_dropout_scales_and_is_the_identity_outside_of_training() -> None:
     assert F.dropout(x, 0.25, training=False) is x
     assert F.dropout(x, 0.0) is x
     assert not F.dropout(x, 1.0).numpy().any()
+
+
+def test_functions_of_the_package_are_those_of_functional() -> None:
+    x, targets = bt.ones((2, 3)), bt.asarray(np.array([0, 2]))
+    assert bt.cross_entropy(x, targets).item() == pytest.approx(math.log(3))
+    assert bt.linear_cross_entropy(x, bt.ones((4, 3)), targets).item() == pytest.approx(math.log(4))
+    assert bt.layer_norm(x, 3).shape == (2, 3)
+    assert bt.mlp(x, bt.ones((5, 3)), None, bt.ones((3, 5)), None).shape == (2, 3)
+    q = bt.ones((1, 2, 3, 4))
+    assert bt.scaled_dot_product_attention(q, q, q).shape == q.shape
+    assert bt.qkv_attention(bt.ones((1, 3, 24)), 2).shape == (1, 3, 8)
+    for name in ("cross_entropy", "linear_cross_entropy", "layer_norm", "mlp", "scaled_dot_product_attention"):
+        assert getattr(bt, name) is getattr(F, name)

@@ -48,6 +48,14 @@ from .errors import (  # noqa: E402
 from .external import register_operator, registered  # noqa: E402
 from .gradcheck import gradcheck  # noqa: E402
 from .indexing import index_write_  # noqa: E402
+from .nn.functional import (  # noqa: E402
+    cross_entropy,
+    layer_norm,
+    linear_cross_entropy,
+    mlp,
+    qkv_attention,
+    scaled_dot_product_attention,
+)
 from .process import isa, set_isa  # noqa: E402
 from .program import (  # noqa: E402
     CapturedFunction,
@@ -82,6 +90,7 @@ __all__ = [
     "bfloat16",
     "bool_",
     "capture",
+    "cross_entropy",
     "custom_gradient",
     "default_generator",
     "empty",
@@ -102,17 +111,22 @@ __all__ = [
     "is_capturing",
     "is_grad_enabled",
     "isa",
+    "layer_norm",
+    "linear_cross_entropy",
     "manual_seed",
+    "mlp",
     "nn",
     "no_grad",
     "num_threads",
     "ones",
     "ones_like",
     "optim",
+    "qkv_attention",
     "random",
     "recompute",
     "register_operator",
     "registered",
+    "scaled_dot_product_attention",
     "set_isa",
     "set_num_threads",
     "uint8",

@@ -188,7 +188,10 @@ if "full" in OPERATORS:
     _FULL = build(OPERATORS["full"])
 
 # Operators that the package wraps in functions of the same name.
-WRAPPED = ("arange", "full", "index_write_")
+WRAPPED = (
+    "arange", "cross_entropy", "full", "index_write_", "layer_norm", "linear_cross_entropy", "mlp", "qkv_attention",
+    "scaled_dot_product_attention",
+)  # fmt: skip
 
 __all__ = [spec.name for spec in OPERATORS.values() if spec.public and spec.name not in WRAPPED]
 globals().update({spec.name: build(spec) for spec in OPERATORS.values() if spec.public})

@@ -30,7 +30,6 @@ __all__ = [
     "contiguous",
     "copy",
     "copy_",
-    "cross_entropy",
     "divide",
     "dropout",
     "embedding",
@@ -44,11 +43,9 @@ __all__ = [
     "greater_equal",
     "isfinite",
     "isnan",
-    "layer_norm",
     "less",
     "less_equal",
     "linear",
-    "linear_cross_entropy",
     "log",
     "log_softmax",
     "logical_and",
@@ -61,18 +58,15 @@ __all__ = [
     "mean",
     "min",
     "minimum",
-    "mlp",
     "multiply",
     "negative",
     "normal",
     "not_equal",
     "permute_dims",
     "pow",
-    "qkv_attention",
     "reciprocal",
     "reshape",
     "rsqrt",
-    "scaled_dot_product_attention",
     "sign",
     "slice",
     "softmax",
@@ -432,6 +426,23 @@ class _LinearWeightGradInPlace(Protocol):
         accumulate_bias: bool = False,
     ) -> None: ...
 
+class _Mlp(Protocol):
+    def __call__(
+        self,
+        x: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        b1: Tensor | None = None,
+        b2: Tensor | None = None,
+        residual: Tensor | None = None,
+        approximate: Literal["none", "tanh"] = "tanh",
+    ) -> tuple[Tensor, Tensor]: ...
+
+class _LayerNorm(Protocol):
+    def __call__(
+        self, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05, num_axes: int = 1
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
 class _LayerNormBackward(Protocol):
     def __call__(
         self,
@@ -463,6 +474,18 @@ class _EmbeddingBackward(Protocol):
 
 class _EmbeddingBackwardInPlace(Protocol):
     def __call__(self, weight_grad: Tensor, grad_output: Tensor, ids: Tensor, accumulate: bool = False) -> None: ...
+
+class _LinearCrossEntropy(Protocol):
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        ignore_index: int = -100,
+        reduction: Literal["mean", "sum"] = "mean",
+        compute_x_grad: bool = False,
+        compute_weight_grad: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 class _LinearCrossEntropyScale(Protocol):
     def __call__(self, gradient: Tensor, scale: Tensor) -> Tensor: ...
@@ -527,6 +550,15 @@ class _SoftmaxBackward(Protocol):
 class _LogSoftmaxBackward(Protocol):
     def __call__(self, grad_output: Tensor, y: Tensor, axis: int = -1) -> Tensor: ...
 
+class _CrossEntropy(Protocol):
+    def __call__(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        ignore_index: int = -100,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
 class _CrossEntropyBackward(Protocol):
     def __call__(
         self,
@@ -538,6 +570,11 @@ class _CrossEntropyBackward(Protocol):
         ignore_index: int = -100,
         reduction: Literal["mean", "sum", "none"] = "mean",
     ) -> Tensor: ...
+
+class _ScaledDotProductAttention(Protocol):
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False, scale: float = 0.0
+    ) -> tuple[Tensor, Tensor]: ...
 
 class _ScaledDotProductAttentionBackward(Protocol):
     def __call__(
@@ -552,6 +589,11 @@ class _ScaledDotProductAttentionBackward(Protocol):
         is_causal: bool = False,
         scale: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+class _QkvAttention(Protocol):
+    def __call__(
+        self, qkv: Tensor, num_heads: int, is_causal: bool = False, scale: float = 0.0
+    ) -> tuple[Tensor, Tensor]: ...
 
 class _QkvAttentionBackward(Protocol):
     def __call__(
@@ -589,6 +631,10 @@ def private(name: Literal["linear_weight_grad"]) -> _LinearWeightGrad: ...
 @overload
 def private(name: Literal["linear_weight_grad_"]) -> _LinearWeightGradInPlace: ...
 @overload
+def private(name: Literal["mlp"]) -> _Mlp: ...
+@overload
+def private(name: Literal["layer_norm"]) -> _LayerNorm: ...
+@overload
 def private(name: Literal["layer_norm_backward"]) -> _LayerNormBackward: ...
 @overload
 def private(name: Literal["layer_norm_backward_"]) -> _LayerNormBackwardInPlace: ...
@@ -596,6 +642,8 @@ def private(name: Literal["layer_norm_backward_"]) -> _LayerNormBackwardInPlace:
 def private(name: Literal["embedding_backward"]) -> _EmbeddingBackward: ...
 @overload
 def private(name: Literal["embedding_backward_"]) -> _EmbeddingBackwardInPlace: ...
+@overload
+def private(name: Literal["linear_cross_entropy"]) -> _LinearCrossEntropy: ...
 @overload
 def private(name: Literal["linear_cross_entropy_scale"]) -> _LinearCrossEntropyScale: ...
 @overload
@@ -617,8 +665,14 @@ def private(name: Literal["softmax_backward"]) -> _SoftmaxBackward: ...
 @overload
 def private(name: Literal["log_softmax_backward"]) -> _LogSoftmaxBackward: ...
 @overload
+def private(name: Literal["cross_entropy"]) -> _CrossEntropy: ...
+@overload
 def private(name: Literal["cross_entropy_backward"]) -> _CrossEntropyBackward: ...
 @overload
+def private(name: Literal["scaled_dot_product_attention"]) -> _ScaledDotProductAttention: ...
+@overload
 def private(name: Literal["scaled_dot_product_attention_backward"]) -> _ScaledDotProductAttentionBackward: ...
+@overload
+def private(name: Literal["qkv_attention"]) -> _QkvAttention: ...
 @overload
 def private(name: Literal["qkv_attention_backward"]) -> _QkvAttentionBackward: ...

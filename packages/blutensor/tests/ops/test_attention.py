@@ -24,6 +24,7 @@ from peers import both_peers, by_numpy, torch_leaves
 
 import blualloc
 import blutensor as bt
+from blutensor import _operators
 from blutensor.nn import functional as F
 
 # (B, H, T, S, D, causal): around blocks of 64 and groups of 16, either side longer, every width of the kernels' tiles.
@@ -99,7 +100,7 @@ def run(qkv: list[Array], upstream: Array, causal: bool, scale: float = 0.0) -> 
     leaves = [bt.asarray(v) for v in qkv]
     for leaf in leaves:
         leaf.requires_grad = True
-    output, logsumexp = bt.scaled_dot_product_attention(*leaves, causal, scale)
+    output, logsumexp = _operators.scaled_dot_product_attention(*leaves, causal, scale)
     gradients = bt.grad([output], leaves, [bt.asarray(upstream)])
     return output.detach().numpy(), logsumexp.detach().numpy(), [g.numpy() for g in gradients]
 
@@ -163,7 +164,7 @@ def test_gradient_of_logsumexp(isa: str) -> None:
     )
     with using_isa(isa):
         leaves = [parameter(a) for a in (q, k, v)]
-        output, logsumexp = bt.scaled_dot_product_attention(*leaves, True)
+        output, logsumexp = _operators.scaled_dot_product_attention(*leaves, True)
         both = bt.grad([output, logsumexp], leaves, [bt.asarray(upstream), bt.asarray(of_logsumexp)], retain_graph=True)
         one = bt.grad([logsumexp], leaves, [bt.asarray(of_logsumexp)])
     for got, true in zip([*both, *one], [*exact, *alone], strict=True):
@@ -212,7 +213,7 @@ def test_shared_keys_by_stride_0() -> None:
     q, k, v, upstream = (normal(rng, 2, h, 30, 16) for h in (4, 1, 1, 4))
     leaves = [parameter(a) for a in (q, k, v)]
     wide = [leaves[0], *(bt.broadcast_to(t, (2, 4, 30, 16)) for t in leaves[1:])]
-    output, _ = bt.scaled_dot_product_attention(*wide, True)
+    output, _ = _operators.scaled_dot_product_attention(*wide, True)
     gradients = bt.grad([output], leaves, [bt.asarray(upstream)])
     repeated = [q, np.repeat(k, 4, 1), np.repeat(v, 4, 1)]
     exact = by_numpy(lambda *a: attention_gradients(*a, True), *repeated, upstream, dtype=np.float64)
@@ -227,7 +228,7 @@ def test_ranks() -> None:
     rng = np.random.default_rng(3)
     for lead in ((), (3,), (2, 3), (2, 1, 3)):
         q, k, v = (normal(rng, *lead, n, 8) for n in (5, 7, 7))
-        output, logsumexp = bt.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)))
+        output, logsumexp = _operators.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)))
         assert output.shape == (*lead, 5, 8)
         assert logsumexp.shape == (*lead, 5)
         np.testing.assert_allclose(output.numpy(), attention(q, k, v, False)[0], atol=2.0**-20)
@@ -271,7 +272,7 @@ def test_special_values(isa: str) -> None:
     with using_isa(isa):
 
         def output(q: Array, k: Array, v: Array) -> Array:
-            return bt.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)), True)[0].numpy()
+            return _operators.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)), True)[0].numpy()
 
         for bad in (np.nan, np.inf):
             broken = q.copy()
@@ -324,7 +325,7 @@ def test_memory_does_not_grow_with_queries_times_keys() -> None:
     q, k, v = (parameter(normal(np.random.default_rng(6), 1, 1, t, 16)) for _ in range(3))
     before = blualloc.stats().live_bytes
     blualloc.reset_peak()
-    output, _ = bt.scaled_dot_product_attention(q, k, v, True)
+    output, _ = _operators.scaled_dot_product_attention(q, k, v, True)
     bt.grad([output], [q, k, v], [bt.ones(output.shape)])
     # Output, its gradient, three gradients and statistics: 5 t 16 floats and a few times t; scores would be t t floats.
     assert blualloc.stats().peak_live_bytes - before < 8 * t * 16 * 4 < t * t * 4 // 8
@@ -336,7 +337,7 @@ def test_16_bit(dtype: str) -> None:
     leaves = [bt.asarray(np.array(a)).astype(dtype) for a in qkv]
     for leaf in leaves:
         leaf.requires_grad = True
-    output, logsumexp = bt.scaled_dot_product_attention(*leaves, True)
+    output, logsumexp = _operators.scaled_dot_product_attention(*leaves, True)
     assert output.dtype.name == dtype
     assert logsumexp.dtype.name == "float32"
     rounded = [leaf.detach().astype("float64").numpy() for leaf in leaves]
@@ -359,14 +360,15 @@ def test_gradcheck_and_decomposition() -> None:
     ):
         values: list[Any] = [rng.standard_normal((*lead, n, d)) for n in (t, s, s)]
         bt.gradcheck(
-            lambda *a, c=causal, f=scale: bt.scaled_dot_product_attention(*a, c, f), [parameter(v) for v in values]
+            lambda *a, c=causal, f=scale: _operators.scaled_dot_product_attention(*a, c, f),
+            [parameter(v) for v in values],
         )
         decomposed = bt.capture(
-            lambda *a, c=causal, f=scale: bt.scaled_dot_product_attention(*a, c, f), level="primitive"
+            lambda *a, c=causal, f=scale: _operators.scaled_dot_product_attention(*a, c, f), level="primitive"
         )
         for _ in range(2):
             results = decomposed(*(bt.asarray(v) for v in values))
-            expected = bt.scaled_dot_product_attention(*(bt.asarray(v) for v in values), causal, scale)
+            expected = _operators.scaled_dot_product_attention(*(bt.asarray(v) for v in values), causal, scale)
             for got, true in zip(results, expected, strict=True):
                 np.testing.assert_allclose(got.numpy(), true.numpy(), rtol=1e-12, atol=1e-13)
         assert "scaled_dot_product_attention" not in str(decomposed.program)
@@ -375,20 +377,20 @@ def test_gradcheck_and_decomposition() -> None:
 def test_errors() -> None:
     x = bt.zeros((2, 3, 5, 4))
     with pytest.raises(TypeError, match=r"expected floating-point query, key and value, got int32"):
-        bt.scaled_dot_product_attention(*(bt.zeros((3, 4), dtype="int32") for _ in range(3)))
+        _operators.scaled_dot_product_attention(*(bt.zeros((3, 4), dtype="int32") for _ in range(3)))
     with pytest.raises(TypeError, match=r"expected key of dtype float32 like query, got float64"):
-        bt.scaled_dot_product_attention(x, bt.zeros((2, 3, 5, 4), dtype="float64"), x)
+        _operators.scaled_dot_product_attention(x, bt.zeros((2, 3, 5, 4), dtype="float64"), x)
     for shape in ((2, 3, 5, 8), (2, 2, 5, 4), (3, 5, 4)):
         with pytest.raises(ValueError, match=r"expected key \[..., S, D\] with the leading axes and the D of query"):
-            bt.scaled_dot_product_attention(x, bt.zeros(shape), x)
+            _operators.scaled_dot_product_attention(x, bt.zeros(shape), x)
     with pytest.raises(ValueError, match=r"expected key and value of one shape"):
-        bt.scaled_dot_product_attention(x, x, bt.zeros((2, 3, 6, 4)))
+        _operators.scaled_dot_product_attention(x, x, bt.zeros((2, 3, 6, 4)))
     with pytest.raises(ValueError, match=r"expected a head dimension of at most 256, got 257"):
-        bt.scaled_dot_product_attention(*(bt.zeros((2, 257)) for _ in range(3)))
+        _operators.scaled_dot_product_attention(*(bt.zeros((2, 257)) for _ in range(3)))
     with pytest.raises(ValueError, match=r"expected query \[..., T, D\], got shape \(4\)|expected query"):
-        bt.scaled_dot_product_attention(*(bt.zeros((4,)) for _ in range(3)))
+        _operators.scaled_dot_product_attention(*(bt.zeros((4,)) for _ in range(3)))
     with pytest.raises(ValueError, match=r"expected a finite scale, got nan"):
-        bt.scaled_dot_product_attention(x, x, x, False, float("nan"))
+        _operators.scaled_dot_product_attention(x, x, x, False, float("nan"))
 
 
 # ---------------------------------------------------------------- decode
@@ -437,7 +439,7 @@ def test_decode_of_strided_caches(isa: str) -> None:
 def test_decode_agrees_with_attention() -> None:
     rng = np.random.default_rng(9)
     q, k, v = packed(rng, 2, 3, 20, 16)
-    whole = bt.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)), True)[0].numpy()
+    whole = _operators.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)), True)[0].numpy()
     for t in range(20):
         one = bt.attention_decode(bt.asarray(q[:, :, t : t + 1]), bt.asarray(k), bt.asarray(v), bt.asarray(np.int64(t)))
         np.testing.assert_allclose(one.numpy()[:, :, 0], whole[:, :, t], atol=2.0**-20)
@@ -477,7 +479,7 @@ def test_qkv_attention_is_attention(lead: tuple[int, ...], t: int, heads: int, d
         rank = len(lead)
         swapped = (*range(rank), rank + 1, rank, rank + 2)
         parts = [p.reshape(*lead, t, heads, d).permute_dims(*swapped) for p in bt.split(qkv, (3,), rank + 1)]
-        output, logsumexp = bt.scaled_dot_product_attention(*parts, causal)
+        output, logsumexp = _operators.scaled_dot_product_attention(*parts, causal)
         return output.permute_dims(*swapped).reshape(*lead, t, channels), logsumexp
 
     def results(function: Any) -> list[bytes]:
@@ -489,18 +491,18 @@ def test_qkv_attention_is_attention(lead: tuple[int, ...], t: int, heads: int, d
 
     with using_isa(isa):
         poison(values.size, upstream.size, of_logsumexp.size)
-        assert results(lambda x: bt.qkv_attention(x, heads, causal)) == results(by_parts)
+        assert results(lambda x: _operators.qkv_attention(x, heads, causal)) == results(by_parts)
 
 
 def test_qkv_attention_gradcheck_layouts_and_decomposition() -> None:
     rng = np.random.default_rng(11)
     values: Any = rng.standard_normal((2, 5, 18))
-    bt.gradcheck(lambda x: bt.qkv_attention(x, 2, True, 0.7), [parameter(values)])
-    expected = [x.numpy() for x in bt.qkv_attention(bt.asarray(values), 2, True, 0.7)]
+    bt.gradcheck(lambda x: _operators.qkv_attention(x, 2, True, 0.7), [parameter(values)])
+    expected = [x.numpy() for x in _operators.qkv_attention(bt.asarray(values), 2, True, 0.7)]
     for strided in (np.asfortranarray(values), np.repeat(values, 2, -1)[..., ::2], np.flip(np.flip(values).copy())):
-        for got, true in zip(bt.qkv_attention(bt.asarray(strided), 2, True, 0.7), expected, strict=True):
+        for got, true in zip(_operators.qkv_attention(bt.asarray(strided), 2, True, 0.7), expected, strict=True):
             np.testing.assert_array_equal(got.numpy(), true)
-    decomposed = bt.capture(lambda x: bt.qkv_attention(x, 2, True, 0.7), level="primitive")
+    decomposed = bt.capture(lambda x: _operators.qkv_attention(x, 2, True, 0.7), level="primitive")
     for _ in range(2):
         for got, true in zip(decomposed(bt.asarray(values)), expected, strict=True):
             np.testing.assert_allclose(got.numpy(), true, rtol=1e-12, atol=1e-13)
@@ -509,10 +511,10 @@ def test_qkv_attention_gradcheck_layouts_and_decomposition() -> None:
 
 def test_qkv_attention_errors() -> None:
     with pytest.raises(ValueError, match=r"\[qkv_attention\] expected a last axis that 3 \* num_heads = 6 divides"):
-        bt.qkv_attention(bt.zeros((2, 5, 9)), 2)
+        _operators.qkv_attention(bt.zeros((2, 5, 9)), 2)
     with pytest.raises(ValueError, match=r"\[qkv_attention\] expected num_heads of at least 1, got 0"):
-        bt.qkv_attention(bt.zeros((2, 5, 9)), 0)
+        _operators.qkv_attention(bt.zeros((2, 5, 9)), 0)
     with pytest.raises(ValueError, match=r"\[qkv_attention\] expected qkv \[..., T, 3 C\], got shape"):
-        bt.qkv_attention(bt.zeros((9,)), 1)
+        _operators.qkv_attention(bt.zeros((9,)), 1)
     with pytest.raises(TypeError, match=r"\[qkv_attention\] expected floating-point qkv, got int32"):
-        bt.qkv_attention(bt.zeros((2, 9), dtype="int32"), 1)
+        _operators.qkv_attention(bt.zeros((2, 9), dtype="int32"), 1)

@@ -24,6 +24,7 @@ from layer_checks import (
 )
 
 import blutensor as bt
+from blutensor import _operators
 from blutensor.gradcheck import gradcheck
 from blutensor.nn import functional as F
 
@@ -111,7 +112,7 @@ def test_mlp(leading: tuple[int, ...], k: int, n: int, extras: bool, approximate
 def test_mlp_is_linear_gelu_linear() -> None:
     rng = np.random.default_rng(3)
     x, w1, b1, w2, b2, r = (bt.asarray(normal(rng, *s)) for s in ((2, 5, 6), (7, 6), (7,), (4, 7), (4,), (2, 5, 4)))
-    y, preactivation = bt.mlp(x, w1, w2, b1, b2, r, "tanh")
+    y, preactivation = _operators.mlp(x, w1, w2, b1, b2, r, "tanh")
     pre = F.linear(x, w1, b1)
     np.testing.assert_array_equal(preactivation.numpy(), pre.numpy())
     np.testing.assert_allclose(y.numpy(), F.linear(F.gelu(pre, "tanh"), w2, b2, r).numpy(), rtol=1e-5, atol=1e-5)
@@ -120,7 +121,7 @@ def test_mlp_is_linear_gelu_linear() -> None:
 def test_a_gradient_through_the_preactivation_is_added() -> None:
     rng = np.random.default_rng(4)
     values = [rng.standard_normal(s) for s in ((3, 4), (5, 4), (2, 5))]
-    gradcheck(lambda x, w1, w2: bt.mlp(x, w1, w2), [parameter(v) for v in values])
+    gradcheck(lambda x, w1, w2: _operators.mlp(x, w1, w2), [parameter(v) for v in values])
 
 
 def test_linear_has_second_derivatives() -> None:
@@ -137,7 +138,7 @@ def test_linear_has_second_derivatives() -> None:
 def test_mlp_refuses_second_derivatives() -> None:
     rng = np.random.default_rng(6)
     x, w1, w2 = (parameter(rng.standard_normal(s)) for s in ((3, 4), (5, 4), (2, 5)))
-    (first,) = bt.grad([bt.mlp(x, w1, w2)[0].sum()], [x], create_graph=True)
+    (first,) = bt.grad([_operators.mlp(x, w1, w2)[0].sum()], [x], create_graph=True)
     with pytest.raises(NotImplementedError, match=r"\[mlp\] has no second derivative"):
         bt.grad([first.sum()], [x])
 
@@ -187,8 +188,8 @@ def test_16_bit(dtype: str) -> None:
     for ours, true in zip((x, w, b, r), exact_inputs, strict=True):
         assert ours.grad.dtype.name == dtype
         assert_as_good_as(ours.grad.astype("float32").numpy(), None, true.grad.numpy(), dtype)
-    hidden = bt.mlp(x.detach(), w.detach(), r.detach())
-    true = bt.mlp(*(t.detach() for t in (exact_inputs[0], exact_inputs[1], exact_inputs[3])))
+    hidden = _operators.mlp(x.detach(), w.detach(), r.detach())
+    true = _operators.mlp(*(t.detach() for t in (exact_inputs[0], exact_inputs[1], exact_inputs[3])))
     # The hidden activation is rounded on its way to the second product: two roundings relative to sums of about 100.
     np.testing.assert_allclose(hidden[0].astype("float64").numpy(), true[0].numpy(), rtol=0.02, atol=0.5)
 
@@ -273,7 +274,7 @@ def test_same_bits_for_any_number_of_threads() -> None:
             r"expected w2 of shape \(N, 4\)",
         ),
         (
-            lambda: bt.mlp(bt.ones((2, 3)), bt.ones((4, 3)), bt.ones((4, 4)), approximate="fast"),
+            lambda: _operators.mlp(bt.ones((2, 3)), bt.ones((4, 3)), bt.ones((4, 4)), approximate="fast"),
             ValueError,
             "approximate",
         ),
