@@ -13,6 +13,7 @@ from blutrain.config_io import load_config
 from blutrain.data import prepare
 from blutrain.errors import NotEnoughMemoryError
 from blutrain.flops import estimate_memory
+from blutrain.launch import train
 from blutrain.memory import check_memory, machine_memory
 
 
@@ -67,3 +68,19 @@ def test_the_machine_has_memory() -> None:
     found = machine_memory()
     assert found is not None
     assert 2**26 < found < 2**50
+
+
+def test_advice_turns_to_the_batch_once_weights_and_moments_fit(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hints: list[str] = []
+    monkeypatch.setattr(blualloc, "set_oom_hint", hints.append)
+    tiny = ("model.layers=1", "model.channels=8", "model.context=16", "train.micro_batch=2", "train.steps=1")
+    tiny += ("train.global_batch_tokens=32", "train.eval_every=0", "train.sample_every=0", f"data.path={data}")
+    train(load_config(settings=[*tiny, f"run.folder={tmp_path / 'run'}", "train.memory_limit_gib=8"]))
+    blualloc.set_limit(0)
+    assert hints == [
+        "lower model.layers, now 1, model.channels, now 8, or model.vocab_size, now 256,"
+        " or raise train.memory_limit_gib",
+        "lower train.micro_batch, now 2, or raise train.memory_limit_gib",
+    ]
