@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kMr = 14;
 
-// kc: a panel of B [kc, 32] takes 32 to 48 KiB, the first level of cache; mc x kg of A stays in the second.
+// kc: so many products are added in one chain before the sum goes to memory: longer ones round worse. mc x kg of A stays in
+// the second level of cache.
 template <typename V>
 constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, int64_t mc) {
   return {

@@ -173,66 +173,72 @@ class Run {
     }
     if ((p_.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) && j0 == 0) row_sums(batch, a, i0, rows, group, depth);
 
-    const FinishTile<T> finish = finish_tile(batch, chunk, row_tile, i0, j0, in_chunk, cols, place);
-    const Sums sums = sums_of(batch, i0, j0, in_chunk, place);
-    const T* panels_b = packed_b(stage, place) + in_chunk * depth;
-    const T alpha = static_cast<T>(p_.alpha);
-    const First begin = first_block(batch, i0, j0, sums);
-    for (int64_t k0 = 0; k0 < std::max<int64_t>(1, depth); k0 += plan_.kc) {
-      const int64_t k = std::min(plan_.kc, depth - k0);
-      const bool first = group == 0 && k0 == 0, last = group == plan_.num_groups - 1 && k0 + plan_.kc >= depth;
-      const T beta = first ? begin.beta : T{1};
-      // The last block's sums go to a tile of their own when finish() follows and they have no place in workspace.
-      const bool in_tile = last && plan_.finishing && !plan_.shared_sums && !plan_.private_sums;
-      T* const sums_tile = reinterpret_cast<T*>(place.own + plan_.tile);
-      for (int64_t i = 0; i < rows; i += plan_.row_step) {
-        MicroTile<T> micro;
-        micro.k = k, micro.alpha = alpha, micro.a_stride = p_.a.row_stride,
-        micro.rows = std::min(plan_.row_step, rows - i);
-        micro.a = panels_a != nullptr ? panels_a + i * depth + k0 * mr : rows_a + i * p_.a.row_stride + k0;
-        for (int64_t j = 0; j < cols; j += nr) {
-          micro.cols = std::min(nr, cols - j);
+    const T* const panels_b = packed_b(stage, place) + in_chunk * depth;
+
+    const bool last = group == plan_.num_groups - 1, finishing = last && plan_.finishing;
+    // Sums that finish() takes on grow in one register tile's worth of memory, unless they were begun elsewhere.
+    const bool in_tile = finishing && !plan_.shared_sums;
+    const Sums sums =
+        in_tile ? Sums{reinterpret_cast<T*>(place.own + plan_.tile), nr} : sums_of(batch, i0, j0, in_chunk, place);
+    const First begin = first_block(batch, group, i0, j0, sums, in_tile);
+    const FinishTile<T> finish =
+        finishing ? finish_tile(batch, row_tile, i0, j0, in_chunk, cols, place) : FinishTile<T>{};
+
+    for (int64_t i = 0; i < rows; i += plan_.row_step) {
+      MicroTile<T> micro;
+      micro.alpha = static_cast<T>(p_.alpha), micro.a_stride = p_.a.row_stride;
+      micro.rows = std::min(plan_.row_step, rows - i), micro.c_stride = sums.stride;
+      const T* const a_panel = panels_a != nullptr ? panels_a + i * depth : rows_a + i * p_.a.row_stride;
+      const int64_t a_step = panels_a != nullptr ? mr : 1;
+      for (int64_t j = 0; j < cols; j += nr) {
+        micro.cols = std::min(nr, cols - j);
+        micro.c = in_tile ? sums.data : sums.data + i * sums.stride + j;
+        // The blocks of K one after the other while the sums are near.
+        int64_t k0 = 0;
+        do {
+          const bool first = k0 == 0;
+          micro.k = std::min(plan_.kc, depth - k0), micro.a = a_panel + k0 * a_step,
           micro.b = panels_b + j * depth + k0 * nr;
-          micro.c = in_tile ? sums_tile : sums.data + i * sums.stride + j;
-          micro.c_stride = in_tile ? nr : sums.stride;
-          micro.beta = in_tile ? T{0} : beta;
+          micro.beta = first ? begin.beta : T{1};
           micro.addend = first ? begin.addend + i * begin.addend_stride + j : micro.c;
           micro.addend_stride = first ? begin.addend_stride : micro.c_stride;
           micro.bias = first && begin.bias != nullptr ? begin.bias + j : nullptr;
           (panels_a != nullptr ? kernels_.micro : kernels_.micro_in_place)(micro);
-          if (last && plan_.finishing) {
-            const T c_scale = in_tile && !first ? T{1} : static_cast<T>(p_.beta);
-            finish_part(finish, micro.c, micro.c_stride, i, j, micro.rows, micro.cols, c_scale);
-          }
-        }
+          k0 += plan_.kc;
+        } while (k0 < depth);
+        if (finishing)
+          finish_part(finish, micro.c, micro.c_stride, i, j, micro.rows, micro.cols, static_cast<T>(p_.beta));
       }
-      if (plan_.kc == 0) break;
     }
   }
 
   Sums sums_of(int64_t batch, int64_t i0, int64_t j0, int64_t in_chunk, const Place& place) const {
     if (plan_.shared_sums)
       return {reinterpret_cast<T*>(place.shared + plan_.sums) + i0 * plan_.nc + in_chunk, plan_.nc};
-    if (plan_.private_sums) return {reinterpret_cast<T*>(place.own + plan_.private_sum), plan_.nt};
-    if (!plan_.direct_c) return {nullptr, 0};
     return {reinterpret_cast<T*>(p_.c.of_batch(batch)) + i0 * p_.c.row_stride + j0, p_.c.row_stride};
   }
 
-  // What the first block of K adds to its product: beta C, or a simple epilogue's residual and bias.
+  // What a group's first block adds to its product. The sum over K grows from block to block in one order wherever it is
+  // kept, and finish() adds beta C behind it, so that what C shares memory with does not change the bits.
   struct First {
     T beta = 0;
     const T* addend = nullptr;
     int64_t addend_stride = 0;
     const T* bias = nullptr;
   };
-  First first_block(int64_t batch, int64_t i0, int64_t j0, const Sums& sums) const {
-    if (!plan_.direct_c) return {};
-    First first{static_cast<T>(p_.beta), sums.data, sums.stride};
+  First first_block(int64_t batch, int64_t group, int64_t i0, int64_t j0, const Sums& sums, bool in_tile) const {
+    const auto rows_of = [&](const Operand& x) {
+      return reinterpret_cast<const T*>(x.of_batch(batch)) + i0 * x.row_stride + j0;
+    };
+    if (group > 0 && !in_tile) return {1, sums.data, sums.stride};
+    if (group > 0) return {1, rows_of(p_.c), p_.c.row_stride};  // begun in C, going on in the tile
+    First first;
+    if (!plan_.finishing && p_.beta != 0) first = {static_cast<T>(p_.beta), rows_of(p_.c), p_.c.row_stride};
     if (!plan_.simple) return first;
     if (p_.epilogue & BLUBLAS_EPILOGUE_BIAS) first.bias = reinterpret_cast<const T*>(p_.bias.of_batch(batch)) + j0;
     if (p_.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) {
       first.beta = 1;
-      first.addend = reinterpret_cast<const T*>(p_.residual.of_batch(batch)) + i0 * p_.residual.row_stride + j0;
+      first.addend = rows_of(p_.residual);
       first.addend_stride = p_.residual.row_stride;
     }
     return first;
@@ -249,11 +255,10 @@ class Run {
 
   // Epilogue -------------------------------------------------------------------------------------------------------
   // Everything of the epilogue at the tile's first element; finish_part() moves it to a register tile.
-  FinishTile<T> finish_tile(int64_t batch, int64_t chunk, int64_t row_tile, int64_t i0, int64_t j0, int64_t in_chunk,
-                            int64_t cols, const Place& place) const {
+  FinishTile<T> finish_tile(int64_t batch, int64_t row_tile, int64_t i0, int64_t j0, int64_t in_chunk, int64_t cols,
+                            const Place& place) const {
     FinishTile<T> tile = finish_at(batch, i0, j0);
     if (plan_.num_reduce_tasks > 0) {
-      (void)chunk;
       tile.column_sum = reinterpret_cast<T*>(place.shared + plan_.column_sums) + row_tile * plan_.nc + in_chunk;
       std::fill_n(tile.column_sum, cols, T{0});
     }

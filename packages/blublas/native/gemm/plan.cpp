@@ -10,9 +10,11 @@ constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 constexpr int64_t round_up(int64_t x, int64_t y) { return ceil_div(x, y) * y; }
 constexpr size_t align(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
-constexpr int64_t kMaxTaskCols = 384;            // C of a task stays in L2
-constexpr int64_t kGroupK = 1536;                // longest group of blocks of K, when the sums are not in C
-constexpr int64_t kPackedElements = 1 << 19;     // B packed at a time: the second level of cache, about
+constexpr int64_t kMaxTaskCols = 384;  // C of a task stays in L2
+constexpr int64_t kGroupK = 768;       // longest group of blocks of K: a panel of A stays in the first level of cache
+constexpr int64_t kGroupKElsewhere = 1536;   // when sums of several groups would need workspace
+constexpr int64_t kPackedInPlace = 1 << 18;  // B packed at a time, beside A in place: half the second level of cache
+constexpr int64_t kPackedBoth = 1 << 19;     // beside A packed: twice that, since every chunk packs A again
 constexpr int64_t kSharedSumElements = 8 << 20;  // float32 sums of a bfloat16 C, when K has several groups
 constexpr int64_t kPackElements = 1 << 15;       // of B per pack task
 constexpr int64_t kTaskFlops = 4 << 20;          // smaller tasks are not worth handing out
@@ -32,7 +34,7 @@ void fold_accumulate(Problem& p) {
     p.epilogue &= ~BLUBLAS_EPILOGUE_ACCUMULATE;
     p.beta += 1;
   }
-  if ((p.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) && p.residual_is_c && p.beta != -1) {
+  if ((p.epilogue & BLUBLAS_EPILOGUE_RESIDUAL) && p.residual_is_c && p.beta == 0) {
     p.epilogue &= ~BLUBLAS_EPILOGUE_RESIDUAL;
     p.residual_is_c = false;
     p.beta += 1;
@@ -92,7 +94,6 @@ void cut_small(Plan& plan, int32_t threads) {
   plan.num_col_tiles = ceil_div(p.n, plan.nt);
   plan.num_tile_tasks = plan.num_col_tiles;
   plan.finishing = true;
-  plan.private_sum = 0;
   plan.thread_bytes = align(static_cast<size_t>(p.m * plan.nt) * sizeof(T));
 }
 
@@ -103,22 +104,20 @@ void cut_k(Plan& plan, const GemmKernels<T>& kernels) {
   plan.kc = round_up(ceil_div(p.k, plan.num_blocks), 8);
   plan.num_blocks = std::max<int64_t>(1, ceil_div(p.k, std::max<int64_t>(1, plan.kc)));
 
-  const bool own_type = p.c.dtype == (sizeof(T) == 8 ? BLUBLAS_FLOAT64 : BLUBLAS_FLOAT32);
-  plan.direct_c = by_rows(p) && own_type;
-  plan.simple = plan.direct_c && is_simple(p);
-  plan.finishing = !plan.direct_c || (!plan.simple && (p.epilogue & kFinishFlags) != 0);
-  // Partial sums may not go over values of C that the end still needs.
-  if (plan.num_blocks > 1 && (p.aux_is_c || p.residual_is_c || (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE)))
-    plan.direct_c = false;
+  const bool c_by_rows = by_rows(p) && p.c.dtype == p.compute;
+  plan.simple = c_by_rows && is_simple(p);
+  plan.finishing = !c_by_rows || (!plan.simple && (p.epilogue & kFinishFlags) != 0);
+  // Partial sums go over C when it holds none of the values that finish() still needs.
+  const bool c_needed = p.beta != 0 || p.aux_is_c || p.residual_is_c || (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE);
+  plan.direct_c = c_by_rows && !(plan.finishing && c_needed);
 
-  // With the sums in C, one block at a time keeps A and B near. Otherwise a thread keeps the sums of a tile while it goes
-  // through as many blocks as are packed at once.
-  const int64_t together = plan.direct_c ? 1 : std::max<int64_t>(1, kGroupK / std::max<int64_t>(1, plan.kc));
+  const int64_t together =
+      std::max<int64_t>(1, (plan.direct_c ? kGroupK : kGroupKElsewhere) / std::max<int64_t>(1, plan.kc));
   plan.num_groups = ceil_div(plan.num_blocks, together);
   plan.blocks_per_group = ceil_div(plan.num_blocks, plan.num_groups);
   plan.num_groups = ceil_div(plan.num_blocks, plan.blocks_per_group);
   plan.kg = std::min(p.k, plan.kc * plan.blocks_per_group);
-  if (plan.num_blocks > 1 && !plan.direct_c) (plan.num_groups == 1 ? plan.private_sums : plan.shared_sums) = true;
+  plan.shared_sums = plan.num_groups > 1 && !plan.direct_c;
 }
 
 template <typename T>
@@ -136,7 +135,7 @@ void cut_tiles(Plan& plan, const GemmKernels<T>& kernels, int32_t threads) {
   plan.num_row_tiles = ceil_div(p.m, plan.mt);
 
   const int64_t depth = std::max<int64_t>(1, plan.kg);
-  int64_t nc = std::max(kMaxTaskCols, kPackedElements / depth);
+  int64_t nc = std::max(kMaxTaskCols, (plan.rows_in_place ? kPackedInPlace : kPackedBoth) / depth);
   if (plan.shared_sums) nc = std::min(nc, std::max<int64_t>(256, kSharedSumElements / p.m));
   plan.num_chunks = ceil_div(p.n, round_up(nc, nr));
   plan.nc = round_up(ceil_div(p.n, plan.num_chunks), nr);
@@ -178,7 +177,6 @@ void lay_out(Plan& plan, const GemmKernels<T>& kernels) {
   plan.shared_bytes = at;
   at = 0;
   plan.packed_a = reserve(!plan.rows_in_place, plan.mt * plan.kg);
-  plan.private_sum = reserve(plan.private_sums, plan.mt * kMaxTaskCols);
   plan.tile = reserve(plan.finishing, kernels.mr * kernels.nr);
   plan.thread_bytes = at;
 }

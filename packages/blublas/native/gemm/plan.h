@@ -3,7 +3,7 @@
 //   for each batch, each chunk of columns (nc), each group of blocks of K (kg): one stage
 //     pack tasks:    B[kg, nc] -> panels of nr columns, shared by all threads; small enough for the second level of cache
 //     tile tasks:    C[mt, nt], one task each: A[mt, kg] -> panels of mr rows, private to the thread, or used in place;
-//                    for each block of K (kc), each panel of A (stays in L1), each panel of B (streams from L2):
+//                    for each panel of A (stays in L1), each panel of B (streams from L2), each block of K (kc):
 //                    micro-kernel
 //     reduce tasks:  column sums of the tiles, added from the first row of tiles to the last
 //
@@ -39,7 +39,7 @@ struct Plan {
   bool direct_c = true;               // partial sums over K live in C
   bool finishing = false;             // the last block of K goes through finish()
   bool simple = false;                // bias and residual are added by the micro-kernel, in the first block
-  bool shared_sums = false, private_sums = false;  // partial sums live in workspace: shared, or per thread
+  bool shared_sums = false;           // partial sums live in workspace
   int64_t panels_per_pack = 1, num_pack_tasks = 0, num_tile_tasks = 0, num_reduce_tasks = 0;
   int64_t lookahead = 0;    // 1: the next stage's B is packed before this stage's tiles, so that no thread idles
   int64_t num_buffers = 1;  // for packed B
@@ -50,7 +50,7 @@ struct Plan {
 
   // Workspace: offsets in bytes, multiples of 64.
   size_t packed_b = 0, packed_b_bytes = 0, column_sums = 0, sums = 0, shared_bytes = 0;  // for all
-  size_t packed_a = 0, private_sum = 0, tile = 0, thread_bytes = 0;                      // in each thread's part
+  size_t packed_a = 0, tile = 0, thread_bytes = 0;                                       // in each thread's part
 
   size_t workspace() const noexcept {
     return method == Method::per_batch ? static_cast<size_t>(threads) * (shared_bytes + thread_bytes)
