@@ -10,14 +10,24 @@
 namespace blublas {
 namespace {
 
-constexpr int kMr = 6;
+constexpr int kMr = 6, kVectors = 2;
 
 // kc: a panel of B [kc, 16] takes 24 KiB of the first level of cache; mc x kg of A stays in the second.
 template <typename V>
 constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, int64_t mc) {
-  return {
-      name,    kMr,       2 * V::width, kc,           mc,           8, Micro<V, kMr>::packed, Micro<V, kMr>::in_place,
-      pack<V>, finish<V>, row_sum<V>,   small_dot<V>, small_axpy<V>};
+  return {name,
+          kMr,
+          kVectors * V::width,
+          kc,
+          mc,
+          8,
+          Micro<V, kMr, kVectors>::packed,
+          Micro<V, kMr, kVectors>::in_place,
+          pack<V>,
+          finish<V>,
+          row_sum<V>,
+          small_dot<V>,
+          small_axpy<V>};
 }
 
 }  // namespace

@@ -88,7 +88,8 @@ class Run {
     counters[stage % kRing].done.fetch_add(1, std::memory_order_release);
   }
 
-  // Order of tasks: the first stage's packing when there is lookahead; then for each stage: packing (of the next one with lookahead), tiles, reduction.
+  // Order of tasks: the first stage's packing when there is lookahead; then for each stage its packing (the next one's
+  // with lookahead), tiles, reduction.
   int64_t all_stage_tasks() const {
     return plan_.lookahead * plan_.num_pack_tasks + plan_.num_stages() * plan_.tasks_per_stage();
   }
@@ -218,8 +219,8 @@ class Run {
     return {reinterpret_cast<T*>(p_.c.of_batch(batch)) + i0 * p_.c.row_stride + j0, p_.c.row_stride};
   }
 
-  // What a group's first block adds to its product. The sum over K grows from block to block in one order wherever it is
-  // kept, and finish() adds beta C behind it, so that what C shares memory with does not change the bits.
+  // What a group's first block adds to its product. The sum over K grows from block to block in one order wherever it
+  // is kept, and finish() adds beta C behind it, so that what C shares memory with does not change the bits.
   struct First {
     T beta = 0;
     const T* addend = nullptr;

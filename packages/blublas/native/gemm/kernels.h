@@ -7,7 +7,7 @@
 
 namespace blublas {
 
-// c[rows, cols] = alpha * sum_k a b + beta * addend + bias, with addend not read when beta is 0. rows <= mr, cols <= nr.
+// c[rows, cols] = alpha * sum_k a b + beta * addend + bias; addend is not read when beta is 0. rows <= mr, cols <= nr.
 template <typename T>
 struct MicroTile {
   int64_t k = 0;

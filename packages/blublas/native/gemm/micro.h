@@ -90,11 +90,12 @@ template <typename V, int R, int C>
 }
 
 // C is loaded or stored at the end: its lines are called for at the start.
-template <int R, typename T>
+template <int R, int C, typename T>
 inline void prefetch_tile(const MicroTile<T>& t) {
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    __builtin_prefetch(t.c + r * t.c_stride, 1, 3);
+#pragma GCC unroll 4
+    for (int v = 0; v < C; ++v) __builtin_prefetch(t.c + r * t.c_stride + v * 16, 1, 3);
     __builtin_prefetch(t.c + r * t.c_stride + t.cols - 1, 1, 3);
   }
 }
@@ -102,7 +103,7 @@ inline void prefetch_tile(const MicroTile<T>& t) {
 template <typename V, int R, int C, int MR, int NR>
 void micro_packed(const MicroTile<typename V::Element>& t) {
   V sum[R][C];
-  prefetch_tile<R>(t);
+  prefetch_tile<R, C>(t);
   accumulate<V, R, C>(t.k, PackedRows<typename V::Element, R>{t.a, MR}, t.b, NR, sum);
   write<V, R, C>(sum, t);
 }
@@ -110,32 +111,31 @@ void micro_packed(const MicroTile<typename V::Element>& t) {
 template <typename V, int R, int C, int MR, int NR>
 void micro_in_place(const MicroTile<typename V::Element>& t) {
   V sum[R][C];
-  prefetch_tile<R>(t);
+  prefetch_tile<R, C>(t);
   accumulate<V, R, C>(t.k, RowsInPlace<typename V::Element, R>(t.a, t.a_stride), t.b, NR, sum);
   write<V, R, C>(sum, t);
 }
 
-// All sizes of tile up to MR x 2 vectors: [rows - 1][vectors - 1].
-template <typename V, int MR>
+// All sizes of tile up to MR rows x C vectors: [rows - 1][vectors - 1].
+template <typename V, int MR, int C>
 struct Micro {
   using Tile = MicroTile<typename V::Element>;
   using Kernel = void (*)(const Tile&);
-  static constexpr int nr = 2 * V::width;
+  static constexpr int nr = C * V::width;
 
-  template <int... R>
-  static void run_packed(std::integer_sequence<int, R...>, const Tile& t) {
-    static constexpr Kernel table[MR][2] = {{micro_packed<V, R + 1, 1, MR, nr>, micro_packed<V, R + 1, 2, MR, nr>}...};
-    table[t.rows - 1][t.cols > V::width](t);
+  template <int... I>
+  static void run_packed(std::integer_sequence<int, I...>, const Tile& t) {
+    static constexpr Kernel table[MR * C] = {micro_packed<V, I / C + 1, I % C + 1, MR, nr>...};
+    table[(t.rows - 1) * C + (t.cols - 1) / V::width](t);
   }
-  template <int... R>
-  static void run_in_place(std::integer_sequence<int, R...>, const Tile& t) {
-    static constexpr Kernel table[MR][2] = {
-        {micro_in_place<V, R + 1, 1, MR, nr>, micro_in_place<V, R + 1, 2, MR, nr>}...};
-    table[t.rows - 1][t.cols > V::width](t);
+  template <int... I>
+  static void run_in_place(std::integer_sequence<int, I...>, const Tile& t) {
+    static constexpr Kernel table[MR * C] = {micro_in_place<V, I / C + 1, I % C + 1, MR, nr>...};
+    table[(t.rows - 1) * C + (t.cols - 1) / V::width](t);
   }
 
-  static void packed(const Tile& t) { run_packed(std::make_integer_sequence<int, MR>{}, t); }
-  static void in_place(const Tile& t) { run_in_place(std::make_integer_sequence<int, MR>{}, t); }
+  static void packed(const Tile& t) { run_packed(std::make_integer_sequence<int, MR * C>{}, t); }
+  static void in_place(const Tile& t) { run_in_place(std::make_integer_sequence<int, MR * C>{}, t); }
 };
 
 }  // namespace

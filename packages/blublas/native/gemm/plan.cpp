@@ -11,7 +11,8 @@ constexpr int64_t round_up(int64_t x, int64_t y) { return ceil_div(x, y) * y; }
 constexpr size_t align(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 constexpr int64_t kMaxTaskCols = 384;  // C of a task stays in L2
-constexpr int64_t kGroupK = 768;       // longest group of blocks of K: a panel of A stays in the first level of cache
+// Blocks of K that are one group: one when A is packed, more when it is in place, to pass over C less often.
+constexpr int64_t kGroupKInPlace = 768;      // a panel of A stays in the first level of cache
 constexpr int64_t kGroupKElsewhere = 1536;   // when sums of several groups would need workspace
 constexpr int64_t kPackedInPlace = 1 << 18;  // B packed at a time, beside A in place: half the second level of cache
 constexpr int64_t kPackedBoth = 1 << 19;     // beside A packed: twice that, since every chunk packs A again
@@ -26,8 +27,8 @@ constexpr int32_t kUsesOldValue = BLUBLAS_EPILOGUE_GELU_TANH | BLUBLAS_EPILOGUE_
                                   BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT | BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT |
                                   BLUBLAS_EPILOGUE_STORE_PREACTIVATION;
 
-// Without anything between sum and store, adding C afterwards is adding it at once. Never to a beta of 0: C would not be read,
-// and a NaN in it has to come out.
+// Without anything between sum and store, adding C afterwards is adding it at once. Never to a beta of 0: C would
+// not be read, and a NaN in it has to come out.
 void fold_accumulate(Problem& p) {
   if (p.epilogue & kUsesOldValue) return;
   if ((p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE) && p.beta != -1) {
@@ -111,8 +112,9 @@ void cut_k(Plan& plan, const GemmKernels<T>& kernels) {
   const bool c_needed = p.beta != 0 || p.aux_is_c || p.residual_is_c || (p.epilogue & BLUBLAS_EPILOGUE_ACCUMULATE);
   plan.direct_c = c_by_rows && !(plan.finishing && c_needed);
 
-  const int64_t together =
-      std::max<int64_t>(1, (plan.direct_c ? kGroupK : kGroupKElsewhere) / std::max<int64_t>(1, plan.kc));
+  plan.rows_in_place = p.a.dtype == p.compute && (p.a.col_stride == 1 || p.k == 1);
+  const int64_t longest = !plan.direct_c ? kGroupKElsewhere : plan.rows_in_place ? kGroupKInPlace : 0;
+  const int64_t together = std::max<int64_t>(1, longest / std::max<int64_t>(1, plan.kc));
   plan.num_groups = ceil_div(plan.num_blocks, together);
   plan.blocks_per_group = ceil_div(plan.num_blocks, plan.num_groups);
   plan.num_groups = ceil_div(plan.num_blocks, plan.blocks_per_group);
@@ -127,7 +129,6 @@ void cut_tiles(Plan& plan, const GemmKernels<T>& kernels, int32_t threads) {
   // Rows that lie along K are read in place. With a stride of a multiple of 4 KiB they all fall on one set of the first
   // level of cache, which has room for 8 or 12 lines: fewer rows at a time then beat packing them.
   const bool same_set = p.a.row_stride * static_cast<int64_t>(sizeof(T)) % 4096 == 0 && p.m > 1;
-  plan.rows_in_place = p.a.dtype == p.compute && (p.a.col_stride == 1 || p.k == 1);
   plan.row_step = plan.rows_in_place && same_set ? std::min<int64_t>(10, mr) : mr;
 
   plan.num_row_tiles = ceil_div(p.m, kernels.mc);

@@ -1,7 +1,7 @@
 // How one GEMM is cut: blocks of K, tiles of C, tasks, and the workspace they use.
 //
 //   for each batch, each chunk of columns (nc), each group of blocks of K (kg): one stage
-//     pack tasks:    B[kg, nc] -> panels of nr columns, shared by all threads; small enough for the second level of cache
+//     pack tasks:    B[kg, nc] -> panels of nr columns, shared by all threads, of a size for L2
 //     tile tasks:    C[mt, nt], one task each: A[mt, kg] -> panels of mr rows, private to the thread, or used in place;
 //                    for each panel of A (stays in L1), each panel of B (streams from L2), each block of K (kc):
 //                    micro-kernel

@@ -12,7 +12,7 @@
 namespace blublas {
 namespace {
 
-// Denormal numbers take microcode, hundreds of cycles, so none may come up: exp's argument is held within exp_range, and
+// Denormal numbers take microcode, hundreds of cycles, so none may come up: exp's argument is held in exp_range, and
 // beyond tanh_range or erf_range GELU is x or 0, its gradient 1 or 0. What that drops is below 1e-32.
 template <typename T>
 struct GeluConstants;
