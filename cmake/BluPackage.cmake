@@ -46,7 +46,13 @@ if(BLU_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(blu_settings INTERFACE)
-target_compile_options(blu_settings INTERFACE
+# The host compiler's; nvcc's are in BluCUDA.cmake.
+function(blu_compile_options)
+  foreach(option IN LISTS ARGN)
+    target_compile_options(blu_settings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${option}>")
+  endforeach()
+endfunction()
+blu_compile_options(
   -Wall -Wextra -Wpedantic -Wshadow
   # The bits of a result must not depend on which expressions the compiler happened to fuse: a kernel that wants
   # FMA says so (std::fma or an intrinsic).
@@ -54,25 +60,27 @@ target_compile_options(blu_settings INTERFACE
   # Nobody reads errno after sqrt(), and without it sqrt is one instruction.
   -fno-math-errno)
 if(BLU_WERROR)
-  target_compile_options(blu_settings INTERFACE -Werror)
+  blu_compile_options(-Werror)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # These depend on what the optimizer inlined and are wrong about standard containers in one GCC or another:
     # shown everywhere, an error nowhere.
-    target_compile_options(blu_settings INTERFACE -Wno-error=maybe-uninitialized -Wno-error=array-bounds
+    blu_compile_options(-Wno-error=maybe-uninitialized -Wno-error=array-bounds
       -Wno-error=stringop-overflow -Wno-error=stringop-overread -Wno-error=restrict -Wno-error=free-nonheap-object)
     if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-      target_compile_options(blu_settings INTERFACE -Wno-error=dangling-reference)
+      blu_compile_options(-Wno-error=dangling-reference)
     endif()
   endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(blu_settings INTERFACE -Wno-restrict) # GCC bug 105651: every text + std::string
+  blu_compile_options(-Wno-restrict) # GCC bug 105651: every text + std::string
 endif()
 if(BLU_SANITIZE)
-  target_compile_options(blu_settings INTERFACE
+  blu_compile_options(
     -fsanitize=${BLU_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   target_link_options(blu_settings INTERFACE -fsanitize=${BLU_SANITIZE})
 endif()
+
+include(BluCUDA)
 
 # ---- upstream packages -----------------------------------------------------------------------------------------
 # find_package() that forgets what another environment left in a kept build tree.

@@ -1,6 +1,7 @@
 #include "ops/dispatch.h"
 
 #include <array>
+#include <atomic>
 
 #include "ops/registry.h"
 
@@ -9,6 +10,7 @@ namespace blutensor {
 namespace {
 
 thread_local CallRecorder* recorder = nullptr;
+std::atomic<Float32Math> math_mode{Float32Math::ieee};
 AutogradHooks autograd_hooks;
 OpHooks op_hooks;
 
@@ -65,6 +67,8 @@ Device device_of(std::span<const Tensor> inputs) {
 
 }  // namespace
 
+Float32Math float32_math() { return math_mode.load(std::memory_order_relaxed); }
+void set_float32_math(Float32Math math) { math_mode.store(math, std::memory_order_relaxed); }
 CallRecorder* call_recorder() { return recorder; }
 void set_call_recorder(CallRecorder* r) { recorder = r; }
 void set_autograd_hooks(const AutogradHooks& hooks) { autograd_hooks = hooks; }
@@ -119,10 +123,10 @@ Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& at
       if (inputs[i].defined()) in[i] = inputs[i].as_view();
     for (size_t i = 0; i < outputs.size(); ++i) out[i] = outputs[i].as_view();
 
-    Launch args{in.span(), out.span(), attrs, list_length, nullptr, 0, nullptr};
+    Launch args{in.span(), out.span(), attrs, list_length, nullptr, 0, nullptr, device, float32_math()};
     Ref<Storage> workspace;
-    if (op.workspace) {
-      args.workspace_bytes = op.workspace(args);
+    if (const WorkspaceFn& workspace_bytes = device.type == DeviceType::cpu ? op.workspace : op.workspace_cuda) {
+      args.workspace_bytes = workspace_bytes(args);
       if (args.workspace_bytes) {
         workspace = make_ref<Storage>(args.workspace_bytes, device, intern("workspace"));
         args.workspace = workspace->data();

@@ -45,6 +45,10 @@ struct OpHooks {
 };
 void set_op_hooks(const OpHooks& hooks);
 
+// How float32 matrix products run on CUDA from now on, process-wide; a capture keeps what it was recorded with.
+Float32Math float32_math();
+void set_float32_math(Float32Math math);
+
 // Launches on the device of the first defined operand, between the op hooks. Throws for a device without a kernel.
 void launch(const Operator& op, Device device, const Launch& args);
 const LaunchFn& launcher(const Operator& op, Device device);

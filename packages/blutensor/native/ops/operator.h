@@ -130,6 +130,10 @@ struct OpCall {
   int64_t list_length = 0;  // of each list input
 };
 
+// How float32 matrix products run on CUDA: with IEEE multiply-adds, or on the tensor cores with operands rounded to
+// nearest tf32. The host always computes IEEE float32.
+enum class Float32Math : int32_t { ieee = 0, tf32 = 1 };
+
 // Execution: raw memory only.
 struct Launch {
   std::span<const View> inputs;
@@ -138,7 +142,9 @@ struct Launch {
   int64_t list_length = 0;
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
-  void* stream = nullptr;
+  void* stream = nullptr;  // cudaStream_t of the device; nullptr on CPU
+  Device device = {};
+  Float32Math math = Float32Math::ieee;
 };
 
 // A gradient buffer that a gradient function may write itself instead of returning a fresh tensor.
@@ -202,9 +208,10 @@ struct Operator {
   ViewFn view;    // view operators: instead of infer and launch; no result: no view can express it, take one of a copy
   WorkspaceFn workspace;  // optional
   LaunchFn launch_cpu;
-  LaunchFn launch_cuda;
-  GradientFn gradient;       // absent: not differentiable
-  uint64_t save_inputs = 0;  // bit i: backward reads input i
+  LaunchFn launch_cuda;        // both from the table of ops/cuda/table.cpp
+  WorkspaceFn workspace_cuda;  // optional
+  GradientFn gradient;         // absent: not differentiable
+  uint64_t save_inputs = 0;    // bit i: backward reads input i
   uint64_t save_outputs = 0;
   DecomposeFn decompose;  // composite operators: into primitives
   Effect effect = Effect::pure;

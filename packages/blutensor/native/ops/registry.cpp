@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "ops/all_operators.h"
+#include "ops/cuda/table.h"
 
 namespace blutensor {
 
@@ -92,6 +93,10 @@ const Operator& OperatorRegistry::add(Operator op) {
   if (written) op.effect = Effect::writes;
   if (op.effect == Effect::writes && !written) bad("effect 'writes' without a written input");
   for (AttrSpec& a : op.attrs) a.default_value.kind = a.kind;
+  if (const CudaTable::Entry* entry = op.launch_cuda ? nullptr : cuda_table().find(op.name)) {
+    op.launch_cuda = entry->launch;
+    op.workspace_cuda = entry->workspace;
+  }
 
   const std::lock_guard lock(impl_->mutex);
   if (impl_->by_name.contains(op.name)) bad("this name is taken");

@@ -53,7 +53,9 @@ Launch BoundProgram::launch_of(const BoundCall& call, const std::vector<View>& v
           call.list_length,
           workspace,
           call.workspace_bytes,
-          nullptr};
+          nullptr,
+          call.device,
+          float32_math()};
 }
 
 // A recording baked in which gradient buffers it overwrites and which it adds to.

@@ -1,0 +1,8 @@
+#include "ops/cuda/launch.h"
+#include "ops/cuda/table.h"
+
+namespace blutensor {
+
+void add_matmul_cuda(CudaTable& table) { static_cast<void>(table); }
+
+}  // namespace blutensor
