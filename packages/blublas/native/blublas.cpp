@@ -7,6 +7,7 @@
 #include "blublas/blublas.h"
 #include "common/cpu.h"
 #include "common/status.h"
+#include "cuda/cuda.h"
 #include "gemm/gemm.h"
 #include "gemm/kernels.h"
 #include "pool/pool.h"
@@ -39,14 +40,20 @@ const char* blublas_last_error(void) { return last_error(); }
 int32_t blublas_gemm_workspace(const blublas_gemm_args* args, size_t* bytes) {
   return guarded([&] {
     if (bytes == nullptr) fail_value("[gemm_workspace] expected a pointer for the number of bytes, got NULL");
-    *bytes = gemm_workspace(check(copy(args), Pointers::ignored));
+    const blublas_gemm_args own = copy(args);
+    const Problem problem = check(own, Pointers::ignored);
+    *bytes = own.device_type == BLUBLAS_CUDA ? cuda_gemm_workspace(problem, own) : gemm_workspace(problem);
   });
 }
 
 int32_t blublas_gemm(const blublas_gemm_args* args) {
   return guarded([&] {
     const blublas_gemm_args own = copy(args);
-    gemm(check(own, Pointers::checked), own.workspace, own.workspace_bytes);
+    const Problem problem = check(own, Pointers::checked);
+    if (own.device_type == BLUBLAS_CUDA)
+      cuda_gemm(problem, own);
+    else
+      gemm(problem, own.workspace, own.workspace_bytes);
   });
 }
 

@@ -152,7 +152,7 @@ def refused(rng: np.random.Generator, status: int, text: str, **changes: Any) ->
 
 def test_refusals(rng: np.random.Generator) -> None:
     refused(rng, 1, "struct_size", struct_size=8)
-    refused(rng, 4, "device", device_type=1)
+    refused(rng, 4, "device", device_type=7)
     refused(rng, 4, "device", device_index=1)
     refused(rng, 1, "batch -1", batch=-1)
     refused(rng, 1, "not negative", a__rows=-6, c__rows=-6)

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define BLUBLAS_ABI_MAJOR 0
-#define BLUBLAS_ABI_MINOR 1
+#define BLUBLAS_ABI_MINOR 2
 
 #if defined(_WIN32)
 #define BLUBLAS_API
@@ -43,6 +43,12 @@ enum {
   BLUBLAS_FLOAT64 = 3 /* * */
 };
 enum { BLUBLAS_CPU = 0, BLUBLAS_CUDA = 1 };
+
+/* How products of float32 operands are computed on CUDA; everything else pays no attention to it. */
+enum {
+  BLUBLAS_MATH_IEEE = 0, /* float32 multiplications and additions */
+  BLUBLAS_MATH_TF32 = 1  /* tensor cores: operands rounded to the nearest tf32 (10 bits of mantissa), float32 sums */
+};
 
 /* major << 16 | minor of the library that was loaded. */
 BLUBLAS_API uint32_t blublas_abi_version(void);
@@ -126,11 +132,19 @@ enum {
  *   The test is exact for slices of one matrix or tensor and errs on the side of refusing for stranger layouts.
  * Bits: the result depends on operands, shape, strides and the kernel set (blublas_set_kernel), never on the number of
  *   threads, the workspace's size, the addresses, or who calls. Sums over K run in fixed blocks that the shape decides.
+ *   On CUDA it depends further on the device's architecture, on which addresses are multiples of 16, and on
+ *   blublas_set_cuda_config; never on timing.
+ * CUDA: device_type BLUBLAS_CUDA, device_index, stream (a cudaStream_t, NULL: the default stream). All addresses are of
+ *   memory that the device reaches; a_array, b_array and c_array themselves lie in host memory and are read during the
+ *   call. The call returns when the work is in the stream; it neither allocates nor synchronizes and may be captured
+ *   into a graph. num_threads is ignored. The workspace is 256-byte aligned and belongs to the call until the stream is
+ *   past it; with less than blublas_gemm_workspace asks for, the call fails with status 1 and launches nothing. The
+ *   calling thread's current device is the same afterwards.
  */
 typedef struct blublas_gemm_args {
   uint32_t struct_size;
-  int32_t device_type;  /* BLUBLAS_CPU */
-  int32_t device_index; /* 0 */
+  int32_t device_type;  /* BLUBLAS_CPU or BLUBLAS_CUDA */
+  int32_t device_index; /* 0 on CPU */
   int32_t num_threads;  /* 0: the pool's number; otherwise at most this many of them */
   void* stream;         /* NULL on CPU: the work is done when the call returns */
   int64_t batch;        /* 1 for one matrix */
@@ -151,6 +165,8 @@ typedef struct blublas_gemm_args {
   int64_t row_sum_a_batch_stride;
   void* workspace; /* 64-byte aligned; may be NULL when workspace_bytes is 0 and none is needed */
   size_t workspace_bytes;
+  int32_t math;     /* BLUBLAS_MATH_*; since 0.2 */
+  int32_t reserved; /* 0 */
 } blublas_gemm_args;
 
 /* Bytes of workspace that let blublas_gemm use all of its threads (num_threads, or the pool's). Pointers in `args` are

@@ -232,9 +232,11 @@ Vector vector(const void* data, int32_t dtype, int64_t batch_stride, int64_t bat
 }  // namespace
 
 Problem check(const blublas_gemm_args& args, Pointers pointers) {
-  if (args.device_type != BLUBLAS_CPU || args.device_index != 0)
-    throw Error(BLUBLAS_UNSUPPORTED, "[gemm] expected device cpu:0, which this build has, got device type " +
+  if (!(args.device_type == BLUBLAS_CPU && args.device_index == 0) && args.device_type != BLUBLAS_CUDA)
+    throw Error(BLUBLAS_UNSUPPORTED, "[gemm] expected device cpu:0 or a CUDA device, got device type " +
                                          to_string(args.device_type) + ", index " + to_string(args.device_index));
+  if (args.math != BLUBLAS_MATH_IEEE && args.math != BLUBLAS_MATH_TF32)
+    fail_value("[gemm] expected math of BLUBLAS_MATH_IEEE or BLUBLAS_MATH_TF32, got " + to_string(args.math));
   Problem p;
   p.m = args.a.rows, p.k = args.a.cols, p.n = args.b.cols, p.batch = args.batch;
   if (p.m < 0 || p.k < 0 || p.n < 0 || p.batch < 0)

@@ -9,6 +9,9 @@ import libblublas
 
 FLOAT32, BFLOAT16, FLOAT64 = 0, 1, 3
 
+CPU, CUDA = 0, 1
+MATH_IEEE, MATH_TF32 = 0, 1
+
 EPILOGUE_BIAS = 1 << 0
 EPILOGUE_GELU_TANH = 1 << 1
 EPILOGUE_GELU_ERF = 1 << 2
@@ -70,6 +73,8 @@ class GemmArgs(ctypes.Structure):
         ("row_sum_a_batch_stride", c_int64),
         ("workspace", c_void_p),
         ("workspace_bytes", c_size_t),
+        ("math", c_int32),
+        ("reserved", c_int32),
     )
 
 
