@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "device/cuda.h"
 #include "error.h"
 #include "pool/pool.h"
 #include "registry.h"
@@ -35,6 +36,23 @@ void require_item_size(uint32_t item_size, const char* operation) {
 int32_t blualloc_register_device(int32_t device_type, int32_t device_index, const blualloc_device_ops* ops) {
   return guard([&] { blualloc::register_device(device_type, device_index, ops); });
 }
+
+int32_t blualloc_cuda_device(int32_t device_index, int32_t segments, const blualloc_device_ops** out) {
+  return guard([&] {
+    require_not_null(out, "cuda_device", "out");
+    *out = &blualloc::cuda_device(device_index, segments, "cuda_device");
+  });
+}
+
+int32_t blualloc_device_count(int32_t device_type) {
+  const bool uses_cuda = device_type == BLUALLOC_DEVICE_CUDA || device_type == BLUALLOC_DEVICE_PINNED;
+  const int32_t num_cuda = uses_cuda ? blualloc::cuda_device_count() : 0;
+  return device_type == BLUALLOC_DEVICE_CUDA     ? num_cuda
+         : device_type == BLUALLOC_DEVICE_PINNED ? num_cuda > 0
+                                                 : device_type == BLUALLOC_DEVICE_CPU;
+}
+
+const char* blualloc_cuda_reason(void) { return blualloc::cuda_reason().c_str(); }
 
 int32_t blualloc_default_pool(int32_t device_type, int32_t device_index, blualloc_pool** out) {
   return guard([&] {

@@ -4,6 +4,7 @@ namespace blualloc {
 namespace {
 
 thread_local std::string last_error_text;
+thread_local std::string device_failure_text;
 
 }  // namespace
 
@@ -15,6 +16,10 @@ int32_t fail(int32_t status, const char* text) noexcept {
   }
   return status;
 }
+
+void set_device_failure(std::string text) noexcept { device_failure_text = std::move(text); }
+
+std::string take_device_failure() { return std::exchange(device_failure_text, {}); }
 
 }  // namespace blualloc
 

@@ -26,6 +26,11 @@ class Error : public std::runtime_error {
 // Stores the text for blualloc_last_error() and returns the status.
 int32_t fail(int32_t status, const char* text) noexcept;
 
+// What went wrong inside a callback of a built-in device: kept per thread for the message of the status that it returns.
+void set_device_failure(std::string text) noexcept;
+// The kept text, which is then gone; empty when there was none.
+std::string take_device_failure();
+
 [[noreturn]] inline void invalid(const std::string& text) { throw Error(BLUALLOC_INVALID_VALUE, text); }
 
 template <class Body>

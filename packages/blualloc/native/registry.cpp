@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda.h"
 #include "error.h"
 #include "pool/pool.h"
 #include "tags.h"
@@ -66,14 +67,22 @@ void unlock_everything() {
 }
 
 std::string device_name(DeviceKey key) {
-  const std::string type = key.first == BLUALLOC_DEVICE_CPU    ? "cpu"
-                           : key.first == BLUALLOC_DEVICE_CUDA ? "cuda"
-                                                               : "type " + std::to_string(key.first);
+  const std::string type = key.first == BLUALLOC_DEVICE_CPU      ? "cpu"
+                           : key.first == BLUALLOC_DEVICE_CUDA   ? "cuda"
+                           : key.first == BLUALLOC_DEVICE_PINNED ? "pinned"
+                                                                 : "type " + std::to_string(key.first);
   return type + ":" + std::to_string(key.second);
 }
 
+// Built-in CUDA devices come into being here, at the first use: a process that never asks for one never starts CUDA.
 Entry& find_entry(Registry& all, DeviceKey key, const char* operation) {
-  const auto found = all.entries.find(key);
+  auto found = all.entries.find(key);
+  if (found == all.entries.end() && (key.first == BLUALLOC_DEVICE_CUDA || key.first == BLUALLOC_DEVICE_PINNED)) {
+    const blualloc_device_ops& ops = key.first == BLUALLOC_DEVICE_CUDA
+                                         ? cuda_device(key.second, BLUALLOC_SEGMENTS_AUTO, operation)
+                                         : pinned_device(key.second, operation);
+    found = all.entries.emplace(key, Entry{Device(ops, operation), {}, {}, {}}).first;
+  }
   if (found == all.entries.end()) {
     throw Error(BLUALLOC_UNSUPPORTED, "[" + std::string(operation) + "] expected a registered device, got " +
                                           device_name(key) + "; this build or machine has none, use cpu:0");

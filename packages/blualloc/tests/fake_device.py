@@ -22,12 +22,22 @@ def merged(a: Clock, b: Clock) -> Clock:
 
 
 class FakeDevice:
-    """Set `memory_bytes` for a device that runs out, `events_done` for one whose events are complete when asked."""
+    """Set `memory_bytes` for a device that runs out, `events_done` for one whose events are complete when asked,
+    `is_whole` for one that gives memory in whole reservations only.
+    """
 
-    def __init__(self, *, memory_bytes: int = 1 << 40, granularity: int = 1 << 16, min_alignment: int = 256) -> None:
+    def __init__(
+        self,
+        *,
+        memory_bytes: int = 1 << 40,
+        granularity: int = 1 << 16,
+        min_alignment: int = 256,
+        is_whole: bool = False,
+    ) -> None:
         self.memory_bytes = memory_bytes
         self.mapped: dict[int, int] = {}  # granule -> 1
         self.granularity = granularity
+        self.is_whole = is_whole
         self.reservations: dict[int, int] = {}
         self.next_base = 1 << 44
         self.events: dict[int, Clock] = {}
@@ -39,20 +49,21 @@ class FakeDevice:
         self.num_recorded = 0
         self.num_synchronized = 0
         self.errors: list[str] = []
+        mapping = {"map": _native.RANGE(self._guarded(self._map)), "unmap": _native.RANGE(self._guarded(self._unmap))}
         self.table = _native.sized(
             _native.DeviceOps(
+                flags=_native.WHOLE_SEGMENTS if is_whole else 0,
                 name=b"fake:0",
                 granularity=granularity,
                 min_alignment=min_alignment,
                 reserve=_native.RESERVE(self._guarded(self._reserve)),
                 release=_native.RANGE(self._guarded(self._release)),
-                map=_native.RANGE(self._guarded(self._map)),
-                unmap=_native.RANGE(self._guarded(self._unmap)),
                 record_event=_native.RECORD_EVENT(self._guarded(self._record)),
                 wait_event=_native.WAIT_EVENT(self._guarded(self._wait)),
                 query_event=_native.QUERY_EVENT(self._guarded(self._query)),
                 synchronize_event=_native.ON_EVENT(self._guarded(self._synchronize)),
                 destroy_event=_native.ON_EVENT(self._guarded(self._destroy)),
+                **({} if is_whole else mapping),
             )
         )
 
@@ -94,6 +105,9 @@ class FakeDevice:
     def _reserve(self, size: int, out: Any) -> int:
         base, self.next_base = self.next_base, self.next_base + size + self.granularity
         self.reservations[base] = size
+        if self.is_whole and self._map(base, size) != OK:
+            del self.reservations[base]
+            return OUT_OF_MEMORY
         out[0] = base
         return OK
 

@@ -65,7 +65,12 @@ def test_structures_have_the_layout_of_the_header(tmp_path: Path) -> None:
 def test_every_exported_function_is_declared() -> None:
     declared = set(re.findall(r"BLUALLOC_API [^;(]*?(blualloc_\w+)\(", HEADER.read_text(encoding="utf-8")))
     known = {f"blualloc_{name}" for name in _native._PROTOTYPES}
-    assert declared - known == {"blualloc_abi_version", "blualloc_last_error", "blualloc_host_device"}
+    assert declared - known == {
+        "blualloc_abi_version",
+        "blualloc_last_error",
+        "blualloc_cuda_reason",
+        "blualloc_host_device",
+    }
     assert known <= declared
 
 
@@ -99,7 +104,7 @@ def test_older_callers_get_the_fields_they_know() -> None:
 
 
 # Where NULL has a meaning.
-NULLABLE = {"pool_create", "pool_destroy", "set_oom_hint", "default_pool"}
+NULLABLE = {"device_count", "pool_create", "pool_destroy", "set_oom_hint", "default_pool"}
 
 
 @pytest.mark.parametrize("name", sorted(_native._PROTOTYPES.keys() - NULLABLE))

@@ -24,13 +24,14 @@ class Variant:
     is_shuffled: bool = False
     is_host: bool = True
     is_asynchronous: bool = False
+    is_whole: bool = False
 
 
 class FakePool(Pool):
     """A pool of a fake device of its own."""
 
-    def __init__(self, *, memory_bytes: int = 1 << 40, **options: int) -> None:
-        self.device = FakeDevice(memory_bytes=memory_bytes)
+    def __init__(self, *, memory_bytes: int = 1 << 40, is_whole: bool = False, **options: int) -> None:
+        self.device = FakeDevice(memory_bytes=memory_bytes, is_whole=is_whole)
         super().__init__(device_table=self.device.address, **options)  # type: ignore[arg-type]
 
 
@@ -47,6 +48,14 @@ VARIANTS = [
         is_shuffled=True,
         is_host=False,
         is_asynchronous=True,
+    ),
+    Variant(
+        "whole_segments",
+        lambda **o: FakePool(**{"is_whole": True, **o}),
+        alignment=256,
+        is_host=False,
+        is_asynchronous=True,
+        is_whole=True,
     ),
 ]
 

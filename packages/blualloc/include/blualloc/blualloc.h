@@ -7,7 +7,7 @@
  *     text, thread-local and never NULL. Outputs are written only on success unless said otherwise.
  *   - A struct passed by pointer starts with `uint32_t struct_size`, set by the caller to sizeof(the struct) it was
  *     compiled with. Structs and functions are only ever appended (ABI minor); anything else is a new ABI major.
- *   - Sizes are bytes, uint64_t. A device is (device_type, device_index): type 0 = cpu, 1 = cuda. A stream is an
+ *   - Sizes are bytes, uint64_t. A device is (device_type, device_index): type BLUALLOC_DEVICE_. A stream is an
  *     opaque pointer of the device; NULL is the device's default stream.
  *   - All functions may be called from any thread.
  */
@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define BLUALLOC_ABI_MAJOR 1
-#define BLUALLOC_ABI_MINOR 0
+#define BLUALLOC_ABI_MINOR 1
 
 #if defined(_WIN32)
 #define BLUALLOC_API __declspec(dllexport)
@@ -44,6 +44,7 @@ extern "C" {
 
 #define BLUALLOC_DEVICE_CPU 0
 #define BLUALLOC_DEVICE_CUDA 1
+#define BLUALLOC_DEVICE_PINNED 2 /* host memory that every CUDA device reads and writes directly; index 0 */
 
 /* major << 16 | minor. */
 BLUALLOC_API uint32_t blualloc_abi_version(void);
@@ -52,7 +53,8 @@ BLUALLOC_API const char* blualloc_last_error(void);
 
 /* ---- Devices ----------------------------------------------------------------------------------------------- */
 
-/* What a pool needs from a device. The host's implementation (mmap) is built in; others register theirs.
+/* What a pool needs from a device. The implementations for the host (mmap), CUDA devices and pinned host memory are built
+ * in, the latter two made at first use; others register theirs.
  * Callbacks return a BLUALLOC_ status and may be called from any thread, with the pool's mutex held: they must not
  * call back into the pool. An `event` is an opaque handle that the device makes and destroys.
  *
@@ -60,11 +62,17 @@ BLUALLOC_API const char* blualloc_last_error(void);
  * `release` gives the address space back. Addresses and sizes of map/unmap are multiples of `granularity`; the base
  * of a reservation is aligned to `granularity` or better.
  *
+ * A device that cannot map parts of a reservation sets BLUALLOC_WHOLE_SEGMENTS: `reserve` takes address space with the
+ * memory behind it, `release` gives both back, and map and unmap are NULL. Its reservations are aligned to min_alignment
+ * and as large as the pool grows at a time.
+ *
  * A device whose work is complete when the call that started it returns (the host) leaves the event callbacks NULL:
  * all its streams are then one. Otherwise all five must be given. */
+#define BLUALLOC_WHOLE_SEGMENTS 1
+
 typedef struct blualloc_device_ops {
   uint32_t struct_size;
-  uint32_t reserved;
+  uint32_t flags;         /* BLUALLOC_WHOLE_SEGMENTS or 0 */
   const char* name;       /* "host", "cuda:0"; copied at registration */
   void* ctx;              /* first argument of every callback */
   uint64_t granularity;   /* power of two >= min_alignment, unit of map and unmap */
@@ -87,8 +95,21 @@ typedef struct blualloc_device_ops {
 /* The built-in host device: mmap-ed anonymous memory, given back with munmap semantics. All pools together map no more
  * than the machine's physical memory, or the control group's limit where that is smaller. */
 BLUALLOC_API const blualloc_device_ops* blualloc_host_device(void);
+/* How a CUDA device's memory is taken. */
+#define BLUALLOC_SEGMENTS_AUTO 0    /* virtual where the driver can, else whole */
+#define BLUALLOC_SEGMENTS_VIRTUAL 1 /* address space with memory mapped behind it as needed (cuMemMap) */
+#define BLUALLOC_SEGMENTS_WHOLE 2   /* as cudaMalloc gives it */
+/* The built-in table of cuda:<index>, for pools that choose how memory is taken; the default pool uses
+ * BLUALLOC_SEGMENTS_AUTO. BLUALLOC_UNSUPPORTED: no such device (the text says why and what to do), or it cannot do
+ * virtual segments. The table lives as long as the process. */
+BLUALLOC_API int32_t blualloc_cuda_device(int32_t device_index, int32_t segments, const blualloc_device_ops** out);
+/* How many devices of a type this process can use; 0 for unknown types. Starts no context. */
+BLUALLOC_API int32_t blualloc_device_count(int32_t device_type);
+/* Why there is no CUDA device and what to do about it; empty when there is one. Valid as long as the process. */
+BLUALLOC_API const char* blualloc_cuda_reason(void);
 /* Makes a device known, so that its default pool can be asked for. The table is copied; ctx must outlive the process'
- * use of the device. Fails when the device is already registered (cpu:0 always is). */
+ * use of the device. Fails when the device is already registered (cpu:0 always is, built-in CUDA devices from their first
+ * use on). */
 BLUALLOC_API int32_t blualloc_register_device(int32_t device_type, int32_t device_index,
                                               const blualloc_device_ops* ops);
 

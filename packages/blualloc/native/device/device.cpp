@@ -11,8 +11,13 @@ Device::Device(const blualloc_device_ops& ops, const char* operation) : ops_(rea
   const std::string prefix = "[" + std::string(operation) + "] ";
   name_ = ops_.name != nullptr ? ops_.name : "unnamed device";
   ops_.name = nullptr;  // the copy in name_ is what lives on
-  if (ops_.reserve == nullptr || ops_.release == nullptr || ops_.map == nullptr || ops_.unmap == nullptr) {
+  if (ops_.reserve == nullptr || ops_.release == nullptr ||
+      (!has_whole_segments() && (ops_.map == nullptr || ops_.unmap == nullptr))) {
     invalid(prefix + "expected reserve, release, map and unmap of device " + name_ + ", got NULL");
+  }
+  if ((ops_.flags & ~uint32_t{BLUALLOC_WHOLE_SEGMENTS}) != 0) {
+    invalid(prefix + "expected flags of BLUALLOC_WHOLE_SEGMENTS or 0 of device " + name_ + ", got " +
+            std::to_string(ops_.flags));
   }
   const int given = (ops_.record_event != nullptr) + (ops_.wait_event != nullptr) + (ops_.query_event != nullptr) +
                     (ops_.synchronize_event != nullptr) + (ops_.destroy_event != nullptr);
@@ -31,8 +36,9 @@ Device::Device(const blualloc_device_ops& ops, const char* operation) : ops_(rea
 
 void Device::check(int32_t status, const char* call) const {
   if (status != BLUALLOC_OK) {
-    throw Error(BLUALLOC_RUNTIME_FAILURE,
-                "[blualloc] device " + name_ + ": " + call + " failed with status " + std::to_string(status));
+    const std::string failure = take_device_failure();
+    throw Error(BLUALLOC_RUNTIME_FAILURE, "[blualloc] device " + name_ + ": " + call + " failed with status " +
+                                              std::to_string(status) + (failure.empty() ? "" : ": " + failure));
   }
 }
 
@@ -44,6 +50,9 @@ void* Device::reserve(uint64_t bytes) {
 void Device::release(void* address, uint64_t bytes) { check(ops_.release(ops_.ctx, address, bytes), "release"); }
 
 bool Device::map(void* address, uint64_t bytes) {
+  if (has_whole_segments()) {
+    return true;  // the memory came with the reservation
+  }
   const int32_t status = ops_.map(ops_.ctx, address, bytes);
   if (status == BLUALLOC_OUT_OF_MEMORY) {
     return false;

@@ -17,6 +17,8 @@ class Device {
   const std::string& name() const { return name_; }
   uint64_t granularity() const { return ops_.granularity; }
   uint64_t min_alignment() const { return ops_.min_alignment; }
+  // True when the device gives and takes back memory in whole reservations only.
+  bool has_whole_segments() const { return (ops_.flags & BLUALLOC_WHOLE_SEGMENTS) != 0; }
   // True when work may still be running after the call that started it: streams and events then matter.
   bool is_asynchronous() const { return ops_.record_event != nullptr; }
 

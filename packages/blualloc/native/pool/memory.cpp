@@ -41,9 +41,7 @@ Block* blualloc_pool::grow(uint64_t bytes, const Owner& owner, EventCollector& e
   }
   Block* hole = best_hole(bytes, owner);
   if (hole == nullptr) {
-    const bool allowed =
-        limit_bytes_ == 0 || (reserved_bytes_ < limit_bytes_ && bytes <= limit_bytes_ - reserved_bytes_);
-    if (!allowed || !add_segment(bytes)) {
+    if (bytes > room() || !add_segment(bytes)) {
       return nullptr;
     }
     hole = best_hole(bytes, owner);
@@ -75,16 +73,12 @@ Block* blualloc_pool::map_into(Block* hole, uint64_t bytes, const Owner& owner, 
   const uint64_t unit = device_.granularity();
   const uint64_t before = usable_bytes(hole->previous, owner);
   const uint64_t missing = bytes > before ? bytes - before : unit;
-  const uint64_t needed = std::min(blualloc::round_up(missing, unit), hole->bytes);
-  uint64_t mapped = std::min(growth(needed), hole->bytes);
-  if (limit_bytes_ != 0) {
-    const uint64_t room =
-        limit_bytes_ > reserved_bytes_ ? blualloc::round_down(limit_bytes_ - reserved_bytes_, unit) : 0;
-    if (needed > room) {
-      return nullptr;
-    }
-    mapped = std::min(mapped, room);
+  const bool is_whole = device_.has_whole_segments();
+  const uint64_t needed = is_whole ? hole->bytes : std::min(blualloc::round_up(missing, unit), hole->bytes);
+  if (needed > room()) {
+    return nullptr;
   }
+  uint64_t mapped = std::min({growth(needed), hole->bytes, room()});
   if (!device_.map(hole->address, mapped)) {
     if (mapped == needed || !device_.map(hole->address, needed)) {
       return nullptr;
@@ -108,6 +102,15 @@ Block* blualloc_pool::map_into(Block* hole, uint64_t bytes, const Owner& owner, 
   return block;
 }
 
+// What may still be mapped.
+uint64_t blualloc_pool::room() const {
+  if (limit_bytes_ == 0) {
+    return UINT64_MAX;
+  }
+  return limit_bytes_ > reserved_bytes_ ? blualloc::round_down(limit_bytes_ - reserved_bytes_, device_.granularity())
+                                        : 0;
+}
+
 uint64_t blualloc_pool::growth(uint64_t needed) const {
   const uint64_t share = std::min(reserved_bytes_ / kGrowthShare, kMaxGrowthBytes);
   return std::max(needed, blualloc::round_up(std::max(growth_bytes_, share), device_.granularity()));
@@ -115,7 +118,8 @@ uint64_t blualloc_pool::growth(uint64_t needed) const {
 
 bool blualloc_pool::add_segment(uint64_t bytes) {
   const uint64_t least = blualloc::round_up(bytes, device_.granularity());
-  uint64_t size = std::max(segment_bytes_, least);
+  uint64_t size =
+      device_.has_whole_segments() ? std::max(std::min(growth(least), room()), least) : std::max(segment_bytes_, least);
   void* base = device_.reserve(size);
   // Address space can be limited (ulimit -v): take what there is, down to what is needed now.
   while (base == nullptr && size > least) {
@@ -126,7 +130,7 @@ bool blualloc_pool::add_segment(uint64_t bytes) {
     return false;
   }
   Block* const hole = new_block();
-  segments_.push_back({static_cast<uint32_t>(segments_.size()), static_cast<char*>(base), size, hole});
+  segments_.push_back({num_segments_made_++, static_cast<char*>(base), size, hole});
   hole->address = static_cast<char*>(base);
   hole->bytes = size;
   hole->segment = &segments_.back();
@@ -254,8 +258,28 @@ uint64_t blualloc_pool::trim_locked(EventCollector& events) {
   return before - reserved_bytes_;
 }
 
+// Gives a segment back that one free block fills.
+void blualloc_pool::release_segment(Block* block, EventCollector& events) {
+  Segment* const segment = block->segment;
+  device_.release(segment->base, segment->bytes);
+  remove_free(block);
+  ++num_unmaps_;
+  reserved_bytes_ -= segment->bytes;
+  if (events.active()) [[unlikely]] {
+    emit(events, BLUALLOC_EVENT_UNMAP, block->address, nullptr, "", block->bytes, block->bytes);
+  }
+  recycle(block);
+  segments_.remove_if([&](const Segment& other) { return &other == segment; });
+}
+
 // Unmaps the whole granules of a free block; what is left at its ends stays free.
 void blualloc_pool::unmap_inside(Block* block, EventCollector& events) {
+  if (device_.has_whole_segments()) {
+    if (block->bytes == block->segment->bytes) {
+      release_segment(block, events);
+    }
+    return;
+  }
   const uint64_t unit = device_.granularity();
   const uint64_t offset = block->offset();
   const uint64_t start = blualloc::round_up(offset, unit);

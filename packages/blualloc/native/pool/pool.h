@@ -78,11 +78,13 @@ struct blualloc_pool {
   Block* map_into(Block* hole, uint64_t bytes, const Owner& owner, blualloc::EventCollector& events);
   bool add_segment(uint64_t bytes);
   uint64_t growth(uint64_t needed) const;
+  uint64_t room() const;
   bool has_foreign_blocks(const Owner& owner) const;
   void take_from_other_streams(void* stream);
   void wait_for_all();
   void give_all_to(const Owner& owner);
   uint64_t trim_locked(blualloc::EventCollector& events);
+  void release_segment(Block* block, blualloc::EventCollector& events);
   void unmap_inside(Block* block, blualloc::EventCollector& events);
 
   // report.cpp: what is told.
@@ -126,6 +128,7 @@ struct blualloc_pool {
   uint64_t num_splits_ = 0;
   uint64_t num_merges_ = 0;
   uint64_t num_maps_ = 0;
+  uint32_t num_segments_made_ = 0;
   uint64_t num_unmaps_ = 0;
   uint64_t num_event_waits_ = 0;
   uint64_t num_out_of_memory_ = 0;

@@ -37,6 +37,7 @@ _Structure = TypeVar("_Structure", bound=ctypes.Structure)
 OUT_OF_MEMORY = 3
 MAX_HOLDERS = 10
 NUM_ALIGNMENTS = 4
+WHOLE_SEGMENTS = 1
 
 
 class PoolOptions(ctypes.Structure):
@@ -231,7 +232,7 @@ class DeviceOps(ctypes.Structure):
 
     _fields_ = (
         ("struct_size", c_uint32),
-        ("reserved", c_uint32),
+        ("flags", c_uint32),
         ("name", c_char_p),
         ("ctx", c_void_p),
         ("granularity", c_uint64),
@@ -249,6 +250,8 @@ class DeviceOps(ctypes.Structure):
 
 
 _PROTOTYPES = {
+    "cuda_device": (c_int32, c_int32, POINTER(c_void_p)),
+    "device_count": (c_int32,),
     "register_device": (c_int32, c_int32, c_void_p),
     "default_pool": (c_int32, c_int32, POINTER(c_void_p)),
     "configure": (POINTER(PoolOptions),),
@@ -281,8 +284,10 @@ def _load() -> ctypes.CDLL:
         function = getattr(loaded, f"blualloc_{name}")
         function.argtypes = arguments
         function.restype = c_int32
-    loaded.blualloc_last_error.argtypes = ()
-    loaded.blualloc_last_error.restype = c_char_p
+    for name in ("last_error", "cuda_reason"):
+        function = getattr(loaded, f"blualloc_{name}")
+        function.argtypes = ()
+        function.restype = c_char_p
     return loaded
 
 

@@ -27,7 +27,7 @@ __all__ = [
     "default_pool",
 ]
 
-_DEVICE_TYPES = ("cpu", "cuda")
+_DEVICE_TYPES = ("cpu", "cuda", "pinned")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class StepReport:
 def _parse_device(device: str, operation: str) -> tuple[int, int]:
     name, _, index = device.partition(":")
     if name not in _DEVICE_TYPES or not (index or "0").isdecimal():
-        raise ValueError(f"[{operation}] expected a device such as cpu, cuda or cuda:1, got {device!r}")
+        raise ValueError(f"[{operation}] expected a device such as cpu, cuda, cuda:1 or pinned, got {device!r}")
     return _DEVICE_TYPES.index(name), int(index or "0")
 
 
@@ -206,7 +206,8 @@ class Pool:
     a free merges neighbours. Where a block lies depends on the sequence of calls alone. May be used from any thread.
 
     Args:
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"pinned"``: host memory that every CUDA device reads and
+            writes directly.
         name: shown in messages; the device's name when None.
         segment_bytes: address space taken at a time; 0 chooses 64 GiB, less where that fails.
         growth_bytes: least memory taken from the device at a time; 0 chooses 2 MiB.
