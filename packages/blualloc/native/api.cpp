@@ -52,6 +52,20 @@ int32_t blualloc_device_count(int32_t device_type) {
                                                  : device_type == BLUALLOC_DEVICE_CPU;
 }
 
+int32_t blualloc_device_memory(int32_t device_type, int32_t device_index, uint64_t* free_bytes, uint64_t* total_bytes) {
+  return guard([&] {
+    uint64_t free_now = 0;
+    uint64_t total = 0;
+    blualloc::device_memory(device_type, device_index, free_now, total);
+    if (free_bytes != nullptr) {
+      *free_bytes = free_now;
+    }
+    if (total_bytes != nullptr) {
+      *total_bytes = total;
+    }
+  });
+}
+
 const char* blualloc_cuda_reason(void) { return blualloc::cuda_reason().c_str(); }
 
 int32_t blualloc_default_pool(int32_t device_type, int32_t device_index, blualloc_pool** out) {

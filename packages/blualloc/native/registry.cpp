@@ -103,6 +103,16 @@ void register_device(int32_t device_type, int32_t device_index, const blualloc_d
   }
 }
 
+void device_memory(int32_t device_type, int32_t device_index, uint64_t& free_bytes, uint64_t& total_bytes) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const DeviceKey key{device_type, device_index};
+  if (!find_entry(all, key, "device_memory").device.memory(free_bytes, total_bytes)) {
+    throw Error(BLUALLOC_UNSUPPORTED,
+                "[device_memory] expected a device that can tell how much memory it has, got " + device_name(key));
+  }
+}
+
 void configure_default_pool(const blualloc_pool_options& options) {
   if (options.device != nullptr) {
     invalid("[configure] expected `device` to be NULL, since default pools use the registered device");

@@ -3,12 +3,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from variants import VARIANTS, FakePool, Variant, check_invariants
+from variants import VARIANTS, FakePool, Variant, check_invariants, parameters
 
+import blualloc
 from blualloc import Pool
 
 
-@pytest.fixture(params=VARIANTS, ids=lambda variant: variant.name)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped where there is no device, with the reason that the library gives."""
+    if reason := blualloc.cuda_reason():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=f"no CUDA device: {reason}"))
+
+
+@pytest.fixture(params=parameters(VARIANTS))
 def variant(request: pytest.FixtureRequest) -> Variant:
     return request.param
 

@@ -22,8 +22,10 @@ def merged(a: Clock, b: Clock) -> Clock:
 
 
 class FakeDevice:
-    """Set `memory_bytes` for a device that runs out, `events_done` for one whose events are complete when asked,
-    `is_whole` for one that gives memory in whole reservations only.
+    """A device for pools and their judges.
+
+    Set `memory_bytes` for one that runs out, `events_done` for one whose events are complete when asked, `is_whole` for
+    one that gives memory in whole reservations only.
     """
 
     def __init__(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
+from cuda import Cuda
 from fake_device import FakeDevice
 
-from blualloc import BlockState, Pool
+from blualloc import Block, BlockState, Pool, _native
+from blualloc.errors import check
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -25,6 +31,8 @@ class Variant:
     is_host: bool = True
     is_asynchronous: bool = False
     is_whole: bool = False
+    granularity: int = 64 * KIB
+    needs_cuda: bool = False
 
 
 class FakePool(Pool):
@@ -33,6 +41,71 @@ class FakePool(Pool):
     def __init__(self, *, memory_bytes: int = 1 << 40, is_whole: bool = False, **options: int) -> None:
         self.device = FakeDevice(memory_bytes=memory_bytes, is_whole=is_whole)
         super().__init__(device_table=self.device.address, **options)  # type: ignore[arg-type]
+
+
+@functools.cache
+def cuda() -> Cuda:
+    """The device of the GPU tests."""
+    return Cuda()
+
+
+@functools.cache
+def _real_stream(number: int) -> int:
+    return cuda().stream() if number else 0
+
+
+def _number_of(stream: int) -> int:
+    return next((number for number in range(16) if _real_stream(number) == stream), stream)
+
+
+class CudaPool(Pool):
+    """A pool whose streams 1, 2, ... are real ones of the device; 0 is its default stream.
+
+    `segments` is how memory is taken: "virtual", "whole" or "pinned".
+    """
+
+    def __init__(self, segments: str, **options: int) -> None:
+        cuda().make_current()
+        if segments == "pinned":
+            super().__init__("pinned", **options)  # type: ignore[arg-type]
+            return
+        table = ctypes.c_void_p()
+        check(_native.library.blualloc_cuda_device(0, {"virtual": 1, "whole": 2}[segments], table))
+        super().__init__("cuda", device_table=table.value or 0, **options)  # type: ignore[arg-type]
+
+    def allocate(self, num_bytes: int, *, stream: int = 0, tag: str | None = None) -> int:
+        return super().allocate(num_bytes, stream=_real_stream(stream), tag=tag)
+
+    def free(self, address: int, *, stream: int = 0) -> None:
+        super().free(address, stream=_real_stream(stream))
+
+    def record_use(self, address: int, *, stream: int) -> None:
+        super().record_use(address, stream=_real_stream(stream))
+
+    def forget_stream(self, stream: int) -> None:
+        cuda().synchronize_stream(_real_stream(stream))
+        super().forget_stream(_real_stream(stream))
+
+    def snapshot(self) -> tuple[Block, ...]:
+        return tuple(dataclasses.replace(block, stream=_number_of(block.stream)) for block in super().snapshot())
+
+
+def parameters(variants: Iterable[Variant]) -> list[Any]:
+    """For parametrize: each variant under its name, those that need a device marked."""
+    return [
+        pytest.param(variant, id=variant.name, marks=[pytest.mark.gpu] if variant.needs_cuda else [])
+        for variant in variants
+    ]
+
+
+def _cuda_variant(segments: str, **fields: Any) -> Variant:
+    name = segments if segments == "pinned" else f"cuda_{segments}"
+    return Variant(
+        name + "_shuffled" * fields.get("is_shuffled", False),
+        lambda **o: CudaPool(segments, **{"shuffle_seed": 7 * fields.get("is_shuffled", False), **o}),
+        **{"alignment": 256, "is_host": False, "is_asynchronous": True, "granularity": 2 * MIB, "needs_cuda": True}
+        | fields,
+    )
 
 
 VARIANTS = [
@@ -56,7 +129,12 @@ VARIANTS = [
         is_host=False,
         is_asynchronous=True,
         is_whole=True,
+        granularity=2 * MIB,
     ),
+    _cuda_variant("virtual"),
+    _cuda_variant("virtual", is_shuffled=True),
+    _cuda_variant("whole", is_whole=True),
+    _cuda_variant("pinned", is_whole=True, is_host=True),
 ]
 
 

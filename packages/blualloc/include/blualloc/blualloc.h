@@ -90,6 +90,8 @@ typedef struct blualloc_device_ops {
   /* The host waits for the event. */
   int32_t (*synchronize_event)(void* ctx, void* event);
   int32_t (*destroy_event)(void* ctx, void* event);
+  /* What the device has, whoever holds it; for messages. NULL when it cannot be told. Since ABI 1.1. */
+  int32_t (*memory)(void* ctx, uint64_t* free_bytes, uint64_t* total_bytes);
 } blualloc_device_ops;
 
 /* The built-in host device: mmap-ed anonymous memory, given back with munmap semantics. All pools together map no more
@@ -105,6 +107,9 @@ BLUALLOC_API const blualloc_device_ops* blualloc_host_device(void);
 BLUALLOC_API int32_t blualloc_cuda_device(int32_t device_index, int32_t segments, const blualloc_device_ops** out);
 /* How many devices of a type this process can use; 0 for unknown types. Starts no context. */
 BLUALLOC_API int32_t blualloc_device_count(int32_t device_type);
+/* Memory of a registered or built-in device, whoever holds it: free now, and all there is. Either may be NULL. */
+BLUALLOC_API int32_t blualloc_device_memory(int32_t device_type, int32_t device_index, uint64_t* free_bytes,
+                                            uint64_t* total_bytes);
 /* Why there is no CUDA device and what to do about it; empty when there is one. Valid as long as the process. */
 BLUALLOC_API const char* blualloc_cuda_reason(void);
 /* Makes a device known, so that its default pool can be asked for. The table is copied; ctx must outlive the process'
@@ -287,6 +292,9 @@ typedef struct blualloc_oom_info {
   uint64_t limit_bytes;                          /* 0: none */
   blualloc_holder holders[BLUALLOC_MAX_HOLDERS]; /* largest first */
   char pool_name[64];
+  uint64_t
+      device_free_bytes; /* after the last attempt, whoever holds the rest; 0 with device_total_bytes = 0: unknown */
+  uint64_t device_total_bytes; /* since ABI 1.1, as the one before */
 } blualloc_oom_info;
 
 /* This thread's last BLUALLOC_OUT_OF_MEMORY from blualloc_allocate. BLUALLOC_INVALID_VALUE when there was none. */
@@ -371,6 +379,21 @@ typedef struct blualloc_plan_result {
  * room. The result depends on the request alone. BLUALLOC_INVALID_VALUE with the buffer or event named: a lane or
  * index out of range, cyclic events, a use that is not ordered after its buffer's first write, sizes that overflow. */
 BLUALLOC_API int32_t blualloc_plan(const blualloc_plan_request* request, blualloc_plan_result* result);
+
+/* ---- PyTorch ----------------------------------------------------------------------------------------------- */
+
+/* What torch.cuda.memory.CUDAPluggableAllocator calls (blualloc.torch.install() plugs it in): the default pools of CUDA
+ * devices, tagged "torch". PyTorch expects what fails to throw, and passes exceptions on to Python: these functions
+ * alone leave with a C++ exception, a std::runtime_error with the text of blualloc_last_error(). Only the free never
+ * throws. */
+BLUALLOC_API void* blualloc_torch_malloc(ptrdiff_t bytes, int device_index, void* stream);
+BLUALLOC_API void blualloc_torch_free(void* ptr, ptrdiff_t bytes, int device_index, void* stream);
+/* Tensor.record_stream. */
+BLUALLOC_API void blualloc_torch_record_stream(void* ptr, void* stream);
+/* torch.cuda.empty_cache: of all devices that PyTorch has used. */
+BLUALLOC_API void blualloc_torch_empty_cache(void);
+/* torch.cuda.set_per_process_memory_fraction: the pool's limit as a part of the device's memory. */
+BLUALLOC_API void blualloc_torch_set_memory_fraction(double fraction, int device_index);
 
 #ifdef __cplusplus
 } /* extern "C" */

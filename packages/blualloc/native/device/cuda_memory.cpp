@@ -147,12 +147,23 @@ int32_t whole_release(void* ctx, void* address, uint64_t) {
   return status_of("cuMemFree", driver().cuMemFree(to_device(address)));
 }
 
+int32_t device_memory(void* ctx, uint64_t* free_bytes, uint64_t* total_bytes) {
+  const CurrentContext current(device_of(ctx).context);
+  size_t free_now = 0;
+  size_t total = 0;
+  const CUresult result = driver().cuMemGetInfo(&free_now, &total);
+  *free_bytes = free_now;
+  *total_bytes = total;
+  return status_of("cuMemGetInfo", result);
+}
+
 }  // namespace
 
 void add_virtual_callbacks(blualloc_device_ops& ops) {
   ops.flags = 0;
   ops.reserve = virtual_reserve;
   ops.release = virtual_release;
+  ops.memory = device_memory;
   ops.map = virtual_map;
   ops.unmap = virtual_unmap;
 }
@@ -161,6 +172,7 @@ void add_whole_callbacks(blualloc_device_ops& ops) {
   ops.flags = BLUALLOC_WHOLE_SEGMENTS;
   ops.reserve = whole_reserve;
   ops.release = whole_release;
+  ops.memory = device_memory;
 }
 
 CUresult try_virtual_segments(CudaDevice& device) {

@@ -22,6 +22,10 @@ int32_t pinned_release(void* ctx, void* address, uint64_t) {
   return status_of("cuMemFreeHost", driver().cuMemFreeHost(address));
 }
 
+int32_t pinned_memory(void*, uint64_t* free_bytes, uint64_t* total_bytes) {
+  return blualloc_host_device()->memory(nullptr, free_bytes, total_bytes);
+}
+
 }  // namespace
 
 const blualloc_device_ops& pinned_device(int32_t index, const char* operation) {
@@ -37,6 +41,7 @@ const blualloc_device_ops& pinned_device(int32_t index, const char* operation) {
     ops->min_alignment = kMinAlignment;
     ops->reserve = pinned_reserve;
     ops->release = pinned_release;
+    ops->memory = pinned_memory;
     return ops;
   }();
   return *only;

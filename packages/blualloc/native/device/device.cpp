@@ -63,6 +63,10 @@ bool Device::map(void* address, uint64_t bytes) {
 
 void Device::unmap(void* address, uint64_t bytes) { check(ops_.unmap(ops_.ctx, address, bytes), "unmap"); }
 
+bool Device::memory(uint64_t& free_bytes, uint64_t& total_bytes) const {
+  return ops_.memory != nullptr && ops_.memory(ops_.ctx, &free_bytes, &total_bytes) == BLUALLOC_OK;
+}
+
 void* Device::record_event(void* stream) {
   void* event = nullptr;
   check(ops_.record_event(ops_.ctx, stream, &event), "record_event");

@@ -29,6 +29,9 @@ class Device {
   bool map(void* address, uint64_t bytes);
   void unmap(void* address, uint64_t bytes);
 
+  // False when the device cannot tell.
+  bool memory(uint64_t& free_bytes, uint64_t& total_bytes) const;
+
   void* record_event(void* stream);
   void wait_event(void* stream, void* event);
   bool is_done(void* event);

@@ -5,6 +5,7 @@
 #include <blualloc/blualloc.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -55,6 +56,11 @@ class Reservations {
     span->mapped_bytes += bytes;
     mapped_bytes_ += bytes;
     return BLUALLOC_OK;
+  }
+
+  uint64_t mapped_bytes() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return mapped_bytes_;
   }
 
   void give_back(void* address, uint64_t bytes) {
@@ -148,6 +154,13 @@ int32_t host_unmap(void*, void* address, uint64_t bytes) {
   return BLUALLOC_OK;
 }
 
+// Free is what pools may still map, whatever other processes hold.
+int32_t host_memory(void*, uint64_t* free_bytes, uint64_t* total_bytes) {
+  *total_bytes = host_memory_bytes();
+  *free_bytes = *total_bytes - std::min(*total_bytes, Reservations::instance().mapped_bytes());
+  return BLUALLOC_OK;
+}
+
 constexpr blualloc_device_ops kHostDevice = {
     sizeof(blualloc_device_ops),
     0,
@@ -164,6 +177,7 @@ constexpr blualloc_device_ops kHostDevice = {
     nullptr,
     nullptr,
     nullptr,
+    host_memory,
 };
 
 }  // namespace

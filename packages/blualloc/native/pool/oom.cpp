@@ -35,7 +35,12 @@ void throw_out_of_memory(const blualloc_oom_info& info, const char* tag) {
                      describe_bytes(info.requested_bytes) + " for '" + tag + "'; live " +
                      describe_bytes(info.live_bytes) + ", cached " + describe_bytes(info.cached_bytes) +
                      " (given back before the last attempt), limit " +
-                     (info.limit_bytes != 0 ? describe_bytes(info.limit_bytes) : "none") + ".";
+                     (info.limit_bytes != 0 ? describe_bytes(info.limit_bytes) : "none");
+  if (info.device_total_bytes != 0) {
+    text += "; the device has " + describe_bytes(info.device_free_bytes) + " free of " +
+            describe_bytes(info.device_total_bytes);
+  }
+  text += ".";
   if (info.num_holders != 0) {
     text += " Largest holders:";
     for (uint32_t i = 0; i < info.num_holders; ++i) {

@@ -186,6 +186,9 @@ void blualloc_pool::out_of_memory(uint64_t bytes, uint64_t cached, void* stream,
   info.cached_bytes = cached;
   info.reserved_bytes = reserved_bytes_;
   info.limit_bytes = limit_bytes_;
+  if (!device_.memory(info.device_free_bytes, info.device_total_bytes)) {
+    info.device_free_bytes = info.device_total_bytes = 0;
+  }
   std::snprintf(info.pool_name, sizeof info.pool_name, "%s", name_.c_str());
 
   struct Share {

@@ -18,7 +18,10 @@ from blualloc.pools import (
     Stats,
     StepReport,
     configure,
+    cuda_reason,
     default_pool,
+    device_count,
+    device_memory,
 )
 
 __all__ = [
@@ -38,7 +41,10 @@ __all__ = [
     "StepReport",
     "add_hook",
     "configure",
+    "cuda_reason",
     "default_pool",
+    "device_count",
+    "device_memory",
     "empty_cache",
     "end_of_step",
     "plan",

@@ -150,6 +150,8 @@ class OomInfo(ctypes.Structure):
         ("limit_bytes", c_uint64),
         ("holders", Holder * MAX_HOLDERS),
         ("pool_name", c_char * 64),
+        ("device_free_bytes", c_uint64),
+        ("device_total_bytes", c_uint64),
     )
 
 
@@ -224,6 +226,7 @@ RANGE = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64)
 RECORD_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, POINTER(c_void_p))
 WAIT_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, c_void_p)
 QUERY_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, POINTER(c_int32))
+MEMORY = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_uint64), POINTER(c_uint64))
 ON_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p)
 
 
@@ -246,12 +249,14 @@ class DeviceOps(ctypes.Structure):
         ("query_event", QUERY_EVENT),
         ("synchronize_event", ON_EVENT),
         ("destroy_event", ON_EVENT),
+        ("memory", MEMORY),
     )
 
 
 _PROTOTYPES = {
     "cuda_device": (c_int32, c_int32, POINTER(c_void_p)),
     "device_count": (c_int32,),
+    "device_memory": (c_int32, c_int32, POINTER(c_uint64), POINTER(c_uint64)),
     "register_device": (c_int32, c_int32, c_void_p),
     "default_pool": (c_int32, c_int32, POINTER(c_void_p)),
     "configure": (POINTER(PoolOptions),),

@@ -31,6 +31,8 @@ class OutOfMemoryError(MemoryError):
         live: what was in use.
         cached: what was reserved and free before the cache was given back.
         limit: the pool's limit, 0 without one.
+        device_free: what the device still had, whoever holds the rest; 0 with ``device_total`` 0 when it cannot tell.
+        device_total: all that the device has.
         holders: the largest ten holders of live memory by tag, largest first.
         pool: name of the pool.
     """
@@ -45,6 +47,8 @@ class OutOfMemoryError(MemoryError):
         limit: int,
         holders: tuple[Holder, ...],
         pool: str,
+        device_free: int = 0,
+        device_total: int = 0,
     ) -> None:
         super().__init__(message)
         self.requested = requested
@@ -53,6 +57,8 @@ class OutOfMemoryError(MemoryError):
         self.limit = limit
         self.holders = holders
         self.pool = pool
+        self.device_free = device_free
+        self.device_total = device_total
 
 
 _EXCEPTIONS: dict[int, type[Exception] | type[KeyboardInterrupt]] = {
@@ -81,6 +87,8 @@ def _out_of_memory(message: str) -> OutOfMemoryError:
         limit=info.limit_bytes,
         holders=holders,
         pool=info.pool_name.decode(errors="replace"),
+        device_free=info.device_free_bytes,
+        device_total=info.device_total_bytes,
     )
 
 

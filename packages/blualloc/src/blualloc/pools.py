@@ -24,7 +24,10 @@ __all__ = [
     "Stats",
     "StepReport",
     "configure",
+    "cuda_reason",
     "default_pool",
+    "device_count",
+    "device_memory",
 ]
 
 _DEVICE_TYPES = ("cpu", "cuda", "pinned")
@@ -427,6 +430,34 @@ class Pool:
     def __repr__(self) -> str:
         state = "closed" if not self._handle.value else f"handle={self._handle.value:#x}"
         return f"<blualloc.Pool {'private' if self._is_private else 'default'} {state}>"
+
+
+def device_count(kind: str = "cuda") -> int:
+    """How many devices of a kind, ``"cpu"``, ``"cuda"`` or ``"pinned"``, this process can use.
+
+    Raises:
+        ValueError: not a kind of device.
+    """
+    if kind not in _DEVICE_TYPES:
+        raise ValueError(f"[device_count] expected one of {', '.join(_DEVICE_TYPES)}, got {kind!r}")
+    return int(_native.library.blualloc_device_count(_DEVICE_TYPES.index(kind)))
+
+
+def cuda_reason() -> str:
+    """Why there is no CUDA device and what to do about it; empty when there is one."""
+    return str(_native.library.blualloc_cuda_reason().decode(errors="replace"))
+
+
+def device_memory(device: str = "cpu") -> tuple[int, int]:
+    """Bytes that a device has free now, whoever holds the rest, and all that it has.
+
+    Raises:
+        ValueError: not a device name.
+        NotImplementedError: this build or machine has no such device, or it cannot tell.
+    """
+    free, total = ctypes.c_uint64(), ctypes.c_uint64()
+    check(_native.library.blualloc_device_memory(*_parse_device(device, "device_memory"), free, total))
+    return free.value, total.value
 
 
 def default_pool(device: str = "cpu") -> Pool:
