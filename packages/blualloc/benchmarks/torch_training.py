@@ -154,10 +154,10 @@ def run_process(allocator: str, steps: int, settings: str = "") -> Row:
     return result
 
 
-def compare(steps: int) -> list[Row]:
+def compare(steps: int, commit: str | None) -> list[Row]:
     """Rows in the form that the documentation's tables are made from."""
     ours = run_process("blualloc", steps)
-    where = describe_run(ours)
+    where = describe_run(ours, commit)
     rows = []
     for name, settings in PEERS.items():
         theirs = run_process("torch", steps, settings)
@@ -180,18 +180,20 @@ def compare(steps: int) -> list[Row]:
     return rows
 
 
-def describe_run(run: Row) -> Row:
+def describe_run(run: Row, commit: str | None) -> Row:
     """Machine, driver, commit, date and command."""
     query = ["nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         driver = None
-    git = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    if commit is None:
+        command = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return {
         "machine": run["machine"],
         "driver": driver,
-        "commit": os.environ.get("BLU_COMMIT") or git.stdout.strip() or "unknown",
+        "commit": commit or "unknown",
         "date": datetime.date.today().isoformat(),
         "command": "python packages/blualloc/benchmarks/torch_training.py",
     }
@@ -201,12 +203,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the JSON list there")
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--commit", help="what the results were measured at, where there is no git checkout")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker is not None:
         print(json.dumps(train(arguments.worker, arguments.steps)))
         return
-    rows = compare(arguments.steps)
+    rows = compare(arguments.steps, arguments.commit)
     for row in rows:
         print(f"{row['work']:<52}{row['ours']:>16,} {row['peer']:>16,} {row['peer_name']:<36}{row.get('ratio', '')}")
     if arguments.out is not None:
