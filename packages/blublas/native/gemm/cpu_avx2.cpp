@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMr = 6, kVectors = 2;
 
-// kc: a panel of B [kc, 16] takes 24 KiB of the first level of cache; mc x kg of A stays in the second.
+// kc: a panel of B [kc, 16] takes 16 KiB of the first level of cache; mc x kg of A stays in the second.
 template <typename V>
 constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, int64_t mc) {
   return {name,
@@ -32,7 +32,7 @@ constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, i
 
 }  // namespace
 
-const KernelSet avx2_kernels{"avx2", BLUBLAS_CPU_AVX2, table<Float8>("gemm_f32_avx2_6x16", 384, 96),
+const KernelSet avx2_kernels{"avx2", BLUBLAS_CPU_AVX2, table<Float8>("gemm_f32_avx2_6x16", 256, 96),
                              table<Double4>("gemm_f64_avx2_6x8", 256, 48)};
 
 }  // namespace blublas

@@ -34,7 +34,7 @@ constexpr GemmKernels<typename V::Element> table(const char* name, int64_t kc, i
 }  // namespace
 
 const KernelSet avx512_kernels{"avx512", BLUBLAS_CPU_AVX2 | BLUBLAS_CPU_AVX512,
-                               table<Float16>("gemm_f32_avx512_14x32", 384, 378),
+                               table<Float16>("gemm_f32_avx512_14x32", 256, 378),
                                table<Double8>("gemm_f64_avx512_14x16", 384, 182)};
 
 }  // namespace blublas

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "ops/dispatch.h"
+#include "ops/registry.h"
 
 namespace blutensor {
 
@@ -12,10 +13,15 @@ std::atomic<uint64_t> next_sequence{1};
 std::atomic<uint64_t> num_live_nodes{0};
 thread_local bool grad_mode = true;
 
-// A tensor as it was when it was saved.
+class OpNode;
+
+// A tensor as it was when it was saved; or, where it is cheaper to make anew than to keep, the output of the node that
+// made it.
 struct Saved {
   Tensor tensor;
   uint64_t version = 0;
+  Ref<OpNode> producer;
+  int output = 0;
 };
 
 class OpNode final : public Node, public GradContext {
@@ -83,6 +89,34 @@ class OpNode final : public Node, public GradContext {
  private:
   using SavedList = std::pmr::vector<Saved>;
 
+  // The node whose recomputation gives this tensor, or nullptr. Results in a graph are never written in place.
+  static OpNode* recomputable(const Tensor& t) {
+    const GradMeta* meta = grad_meta(t);
+    OpNode* node = meta && meta->grad_fn ? dynamic_cast<OpNode*>(meta->grad_fn.get()) : nullptr;
+    return node && node->op_.recompute ? node : nullptr;
+  }
+
+  // Output `output` once more: the same call on the same inputs, so the same bits.
+  Tensor recomputed(int output) const {
+    if (released_)
+      fail(Status::runtime, "[backward] the graph of '", op_.name,
+           "' was already used and freed; pass retain_graph=True to the first backward to go through it again");
+    Tensors inputs;
+    for (size_t i = 0; i < given_.size(); ++i) inputs.push_back(given_[i] ? input(static_cast<int>(i)) : Tensor{});
+    const GradModeGuard guard(false);
+    return call(op_, inputs, attrs_, list_length_)[static_cast<size_t>(output)];
+  }
+
+  // As the result of this node that it is.
+  Tensor attached(Tensor t, int output) const {
+    if (is_floating(t.dtype())) {
+      GradMeta& meta = ensure_grad_meta(t);
+      meta.grad_fn = Ref<Node>(const_cast<OpNode*>(this));
+      meta.output_index = output;
+    }
+    return t;
+  }
+
   // An output is saved without its autograd part: it would keep this node alive for ever.
   static void save(SavedList& list, std::span<const Tensor> tensors, uint64_t mask, bool strip) {
     if (!mask) return;
@@ -90,6 +124,11 @@ class OpNode final : public Node, public GradContext {
     for (size_t i = 0; i < tensors.size() && i < 64; ++i) {
       const Tensor& t = tensors[i];
       if (!(mask >> i & 1) || !t.defined()) continue;
+      if (OpNode* producer = strip ? nullptr : recomputable(t)) {
+        list[i].producer = Ref<OpNode>(producer);
+        list[i].output = grad_meta(t)->output_index;
+        continue;
+      }
       list[i].tensor = strip ? t.view(t.shape(), t.strides(), t.offset()) : t;
       list[i].version = t.storage().version();
     }
@@ -97,21 +136,17 @@ class OpNode final : public Node, public GradContext {
 
   Tensor unpack(const SavedList& list, int i, const char* what, bool is_output) const {
     const auto k = static_cast<size_t>(i);
-    if (k >= list.size() || !list[k].tensor.defined()) return Tensor{};
+    if (k >= list.size()) return Tensor{};
     const Saved& saved = list[k];
+    if (saved.producer) return saved.producer->attached(saved.producer->recomputed(saved.output), saved.output);
+    if (!saved.tensor.defined()) return Tensor{};
     const Storage& storage = saved.tensor.storage();
     if (storage.version() != saved.version)
       fail(Status::runtime, "[backward] '", op_.name, "' saved its ", what, " ", i, " (", describe(saved.tensor),
            ") for backward, but '", storage.last_writer(),
            "' wrote to it in place since then; write to a copy, or call backward first");
     if (!is_output) return saved.tensor;
-    Tensor t = saved.tensor.view(saved.tensor.shape(), saved.tensor.strides(), saved.tensor.offset());
-    if (is_floating(t.dtype())) {
-      GradMeta& meta = ensure_grad_meta(t);
-      meta.grad_fn = Ref<Node>(const_cast<OpNode*>(this));
-      meta.output_index = i;
-    }
-    return t;
+    return attached(saved.tensor.view(saved.tensor.shape(), saved.tensor.strides(), saved.tensor.offset()), i);
   }
 
   const Operator& op_;

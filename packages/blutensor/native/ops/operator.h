@@ -213,6 +213,9 @@ struct Operator {
   GradientFn gradient;         // absent: not differentiable
   uint64_t save_inputs = 0;    // bit i: backward reads input i
   uint64_t save_outputs = 0;
+  // Cheap beside what its outputs take: whoever saves one for backward saves how to make it anew instead. All inputs
+  // must be saved.
+  bool recompute = false;
   DecomposeFn decompose;  // composite operators: into primitives
   Effect effect = Effect::pure;
   Lane lane = Lane::compute;

@@ -87,9 +87,18 @@ inline void product_panel(int64_t rows, int64_t depth, const float* a, int64_t l
   }
 }
 
+// So many products are added in one chain before the sum goes to memory; longer chains round worse.
+constexpr int64_t kLongestChain = 128;
+
 template <bool kTransposed>
 [[gnu::noinline]] void product(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t lda, const float* b,
                                int64_t ldb, float* c, int64_t ldc, Accumulate how = {}) {
+  for (; depth > kLongestChain; depth -= kLongestChain) {
+    product<kTransposed>(rows, cols, kLongestChain, a, lda, b, ldb, c, ldc, how);
+    a += kTransposed ? kLongestChain * lda : kLongestChain;
+    b += kLongestChain * ldb;
+    how = {true, nullptr};
+  }
   int64_t j = 0;
   if constexpr (simd::kLanes == 16) {
     for (; j + 64 <= cols; j += 64) product_panel<6, 4, kTransposed>(rows, depth, a, lda, b + j, ldb, c + j, ldc, how);

@@ -269,8 +269,9 @@ void register_layer_norm(OperatorRegistry& registry) {
     op.workspace = workspace_of<execute_layer_norm>;
     op.launch_cpu = launch_of<execute_layer_norm>;
     op.gradient = layer_norm_gradient;
-    op.save_inputs = 0b11;
+    op.save_inputs = 0b111;
     op.save_outputs = 0b110;
+    op.recompute = true;
     op.decompose = decompose_layer_norm;
     op.grad_cases = {{{{5, 7}}, {}, "normal"}, {{{2, 3, 4}}, {Attr::of_float(1e-5), Attr::of_int(2)}, "normal"}};
     registry.add(std::move(op));
