@@ -64,6 +64,7 @@ class FakeDevice:
                 wait_event=_native.WAIT_EVENT(self._guarded(self._wait)),
                 query_event=_native.QUERY_EVENT(self._guarded(self._query)),
                 synchronize_event=_native.ON_EVENT(self._guarded(self._synchronize)),
+                memory=_native.MEMORY(self._guarded(self._memory)),
                 destroy_event=_native.ON_EVENT(self._guarded(self._destroy)),
                 **({} if is_whole else mapping),
             )
@@ -130,6 +131,10 @@ class FakeDevice:
     def _unmap(self, address: int, size: int) -> int:
         for granule in self._granules(address, size):
             del self.mapped[granule]
+        return OK
+
+    def _memory(self, free: Any, total: Any) -> int:
+        free[0], total[0] = self.memory_bytes - self.mapped_bytes, self.memory_bytes
         return OK
 
     def _record(self, stream: int | None, out: Any) -> int:

@@ -150,6 +150,29 @@ def test_devices_that_are_not_there() -> None:
             blualloc.default_pool(name)
 
 
+def test_devices_are_counted_and_their_absence_explained() -> None:
+    assert blualloc.device_count("cpu") == 1
+    assert (blualloc.device_count() > 0) == (blualloc.cuda_reason() == "") == (blualloc.device_count("pinned") == 1)
+    if blualloc.device_count() == 0:
+        for name in ("cuda:0", "pinned"):
+            with pytest.raises(NotImplementedError, match="; or use cpu:0") as caught:
+                blualloc.Pool(name)
+            assert blualloc.cuda_reason() in str(caught.value)
+    with pytest.raises(ValueError, match="expected one of cpu, cuda, pinned"):
+        blualloc.device_count("gpu")
+
+
+def test_memory_of_the_host() -> None:
+    free, total = blualloc.device_memory()
+    assert 0 < total <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with blualloc.Pool() as pool:
+        pool.allocate(1 << 20)
+        assert blualloc.device_memory()[0] <= free - (1 << 20)
+        pool.close(force=True)
+    with pytest.raises(NotImplementedError, match="got cpu:3"):
+        blualloc.device_memory("cpu:3")
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from variants import KIB, MIB, FakePool, check_invariants
 
 import blualloc
+from blualloc import _native
 
 
 def test_one_stream_needs_no_events() -> None:
@@ -139,16 +140,51 @@ def test_a_device_without_memory_is_out_of_memory() -> None:
         pool.free(again, stream=2)
 
 
+def test_whole_segments_go_back_when_nothing_in_them_is_live() -> None:
+    with FakePool(is_whole=True) as pool:
+        device = pool.device
+        small = [pool.allocate(512 * KIB, stream=1) for _ in range(5)]  # four in the first segment of 2 MiB
+        large = pool.allocate(5 * MIB + 1, stream=1)
+        assert sorted(device.reservations.values()) == [2 * MIB, 2 * MIB, 5 * MIB + 64 * KIB]
+        pool.free(large, stream=1)
+        pool.free(small[4], stream=1)
+        pool.free(small[0], stream=1)
+        assert pool.empty_cache() == 7 * MIB + 64 * KIB
+        assert list(device.reservations.values()) == [2 * MIB]
+        again = pool.allocate(3 * MIB, stream=1)
+        assert pool.find_block(again).segment == 3, "numbers of segments are not used twice"
+        for address in [again, *small[1:4]]:
+            pool.free(address, stream=1)
+
+
+def test_out_of_memory_tells_what_the_device_has() -> None:
+    with FakePool(memory_bytes=8 * MIB) as pool:
+        address = pool.allocate(2 * MIB)
+        with pytest.raises(blualloc.OutOfMemoryError, match=r"the device has 6.00 MiB .* free of 8.00 MiB") as caught:
+            pool.allocate(64 * MIB)
+        assert (caught.value.device_free, caught.value.device_total) == (6 * MIB, 8 * MIB)
+        pool.device.table.memory = type(pool.device.table.memory)()
+        pool.free(address)
+    with blualloc.Pool(device_table=pool.device.address) as silent:
+        with pytest.raises(blualloc.OutOfMemoryError) as caught:
+            silent.allocate(64 * MIB)
+        assert (caught.value.device_free, caught.value.device_total) == (0, 0)
+        assert "the device has" not in str(caught.value)
+
+
 def test_half_a_device_is_refused() -> None:
     with FakePool() as pool:
-        device = pool.device
-        device.table.query_event = type(device.table.query_event)()
-        with pytest.raises(ValueError, match="all five event callbacks"):
-            blualloc.Pool(device_table=device.address)
-        device.table.granularity = 3 << 10
-        device.table.query_event = pool.device.table.query_event
-    with pytest.raises(ValueError, match="expected"):
-        blualloc.Pool(device_table=device.address)
+        for field, wrong, message in (
+            ("query_event", _native.QUERY_EVENT(), "all five event callbacks"),
+            ("map", _native.RANGE(), "map and unmap"),
+            ("granularity", 3 << 10, "granularity"),
+            ("min_alignment", 32, "min_alignment"),
+            ("flags", 2, "flags"),
+        ):
+            broken = _native.DeviceOps.from_buffer_copy(pool.device.table)
+            setattr(broken, field, wrong)
+            with pytest.raises(ValueError, match=rf"expected .*{message}"):
+                blualloc.Pool(device_table=_native.address(broken))
 
 
 Call = tuple[str, int, int]
@@ -198,10 +234,13 @@ CALLS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 300 * KIB), st
 
 
 @settings(max_examples=200, deadline=None)
-@given(calls=CALLS, limited=st.booleans(), shuffled=st.booleans())
-def test_memory_is_never_reused_before_its_users_are_done(calls: list[Call], limited: bool, shuffled: bool) -> None:
+@given(calls=CALLS, limited=st.booleans(), shuffled=st.booleans(), whole=st.booleans())
+def test_memory_is_never_reused_before_its_users_are_done(
+    calls: list[Call], limited: bool, shuffled: bool, whole: bool
+) -> None:
     """Random lifetimes and streams: live blocks never overlap, reuse is always ordered, nothing leaks."""
-    with FakePool(limit_bytes=MIB if limited else 0, growth_bytes=64 * KIB, shuffle_seed=int(shuffled)) as pool:
+    options = {"limit_bytes": MIB if limited else 0, "growth_bytes": 64 * KIB, "shuffle_seed": int(shuffled)}
+    with FakePool(is_whole=whole, **options) as pool:
         run(pool, calls)
     device = pool.device
     assert device.mapped == device.reservations == device.events == {}
@@ -219,5 +258,6 @@ def test_long_random_runs(seed: int) -> None:
             number = rng.choice([32, 64, 96, 128]) * KIB if kind == "allocate" else rng.randrange(1000)
             yield kind, number, rng.randrange(3)
 
-    with FakePool(limit_bytes=rng.choice([0, 2 * MIB]), growth_bytes=256 * KIB, shuffle_seed=seed % 2) as pool:
+    options = {"limit_bytes": rng.choice([0, 2 * MIB]), "growth_bytes": 256 * KIB, "shuffle_seed": seed % 2}
+    with FakePool(is_whole=seed % 3 == 2, **options) as pool:
         run(pool, calls(), check_every=40)
