@@ -33,6 +33,11 @@ const blualloc_device_ops& pinned_device(int32_t index, const char* operation) {
     throw Error(BLUALLOC_UNSUPPORTED, "[" + std::string(operation) + "] expected pinned:0, which all devices share, " +
                                           "got pinned:" + std::to_string(index));
   }
+  if (cuda_device_count() == 0) {
+    throw Error(BLUALLOC_UNSUPPORTED, "[" + std::string(operation) +
+                                          "] expected a device that is there, got pinned:0: " + cuda_reason() +
+                                          "; or use cpu:0");
+  }
   // Whose context does not matter: the memory is portable. cuda:0's is there wherever CUDA is.
   static const blualloc_device_ops* const only = [&] {
     auto* const ops = new blualloc_device_ops(cuda_device(0, BLUALLOC_SEGMENTS_WHOLE, operation));
