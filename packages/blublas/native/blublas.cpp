@@ -77,4 +77,8 @@ const char* blublas_kernel_name(int32_t dtype) {
 int32_t blublas_set_kernel(const char* name) {
   return guarded([&] { choose_kernel_set(name); });
 }
+const char* blublas_cuda_config_name(int32_t index) { return cuda_config(index); }
+int32_t blublas_set_cuda_config(const char* name) {
+  return guarded([&] { cuda_set_config(name); });
+}
 }

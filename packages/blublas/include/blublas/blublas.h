@@ -221,6 +221,13 @@ BLUBLAS_API const char* blublas_kernel_name(int32_t dtype);
 /* Chooses the kernel set: "reference", "avx2", "avx512", or "auto" for the best that the machine has. For tests and
  * measurements; not while a GEMM runs. Status 4 when the machine or the build has no such set, 1 for another name. */
 BLUBLAS_API int32_t blublas_set_kernel(const char* name);
+/* Names of the CUDA tile kernels of this build, for index 0, 1, ...; NULL past the last (at once without CUDA). The last
+ * one is "general", the kernel for any strides. Since 0.2. */
+BLUBLAS_API const char* blublas_cuda_config_name(int32_t index);
+/* Chooses the CUDA kernel for products of its precision by name, "name/parts" with a number of parts into which K is
+ * cut, or "auto". For tests and measurements; not while a GEMM is called. Products whose layout or device does not
+ * allow the chosen one are done as with "auto". Status 1 for another name, 4 without CUDA. Since 0.2. */
+BLUBLAS_API int32_t blublas_set_cuda_config(const char* name);
 
 #ifdef __cplusplus
 }

@@ -15,5 +15,7 @@ namespace {
 
 size_t cuda_gemm_workspace(const Problem&, const blublas_gemm_args&) { fail_unsupported("gemm_workspace"); }
 void cuda_gemm(const Problem&, const blublas_gemm_args&) { fail_unsupported("gemm"); }
+void cuda_set_config(const char*) { fail_unsupported("set_cuda_config"); }
+const char* cuda_config(int32_t) { return nullptr; }
 
 }  // namespace blublas
