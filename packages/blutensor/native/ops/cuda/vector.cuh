@@ -277,7 +277,8 @@ struct StridedIndex {
       for (int k = 0; k < K; ++k) stride[k][axis] = it.stride[static_cast<size_t>(k)][from];
     }
     wide = numel > (int64_t{1} << 31) - 1;
-    for (int axis = 0; axis < rank && !wide; ++axis) divider[axis] = Divider(static_cast<uint32_t>(extent[axis]));
+    for (int axis = 0; axis < rank && !wide; ++axis)
+      divider[axis] = Divider(static_cast<uint32_t>(std::max<int64_t>(extent[axis], 1)));
   }
 
   // Adds the offsets of position i, in elements.

@@ -171,11 +171,7 @@ Tensors slice_gradient(GradContext& context) {
 
 void launch_slice_backward(const Launch& args) {
   const View &g = args.inputs[0], &out = args.outputs[0];
-  const ViewSpec spec = slice_spec(out.shape, out.strides, 0, args.attrs, 1, "slice_backward");
-  View part = out;
-  part.data = static_cast<char*>(out.data) + spec.offset * static_cast<int64_t>(dtype_size(out.dtype));
-  part.shape = spec.shape;
-  part.strides = spec.strides;
+  const View part = slice_backward_part(out, args.attrs);
   if (part.numel() != out.numel()) {
     const uint64_t zero = 0;  // all bits zero are 0 in every dtype
     fill_view(out, &zero);
@@ -273,6 +269,15 @@ Tensors split_gradient(GradContext& context) {
 }
 
 }  // namespace
+
+View slice_backward_part(const View& out, const Attrs& attrs) {
+  const ViewSpec spec = slice_spec(out.shape, out.strides, 0, attrs, 1, "slice_backward");
+  View part = out;
+  part.data = static_cast<char*>(out.data) + spec.offset * static_cast<int64_t>(dtype_size(out.dtype));
+  part.shape = spec.shape;
+  part.strides = spec.strides;
+  return part;
+}
 
 void register_views(OperatorRegistry& registry) {
   const AttrSpec shape_attr{"shape", AttrKind::integers, {}, true, {}};

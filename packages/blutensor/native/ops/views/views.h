@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "tensor/tensor.h"
+#include "ops/operator.h"
 
 namespace blutensor {
 
@@ -13,5 +13,8 @@ Shape resolve_shape(const Shape& from, const Shape& requested);
 // Strides with which a tensor of these strides has `shape` (of as many elements) without a copy; none when there are
 // none.
 std::optional<Strides> reshape_strides(const Shape& from, const Strides& strides, const Shape& shape);
+
+// The part of slice_backward's result in which the gradient goes.
+View slice_backward_part(const View& out, const Attrs& attrs);
 
 }  // namespace blutensor
