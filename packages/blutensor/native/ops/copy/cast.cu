@@ -110,8 +110,8 @@ void copy_view(const View& destination, const View& source, cudaStream_t stream)
   if (it.numel == 0) return;
   if (!try_packs(it, destination, source, stream)) {
     const auto run = [&](auto kernel) {
-      kernel<<<num_blocks(it.numel, kThreads), kThreads, 0, stream>>>(
-          destination.data, destination.dtype, source.data, source.dtype, StridedIndex<2>(it), it.numel);
+      kernel<<<num_blocks(it.numel, kThreads), kThreads, 0, stream>>>(destination.data, destination.dtype, source.data,
+                                                                      source.dtype, StridedIndex<2>(it), it.numel);
     };
     if (source.dtype == DType::float64)
       run(cast_any<double>);

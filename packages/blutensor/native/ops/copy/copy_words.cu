@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "ops/copy/cuda_copy.h"
+#include "ops/cuda/report.h"
 #include "ops/cuda/vector.cuh"
 
 namespace blutensor::cuda {
@@ -31,9 +32,12 @@ struct NoShift {
 struct ShiftByPosition {
   DevicePosition position;
   int64_t stride;  // in words
+  Report* report;
   __device__ int64_t operator()() const {
     int64_t at = load_element<int64_t>(position.data, 0, position.dtype);
     if (at < 0 || at > position.last) {
+      if (blockIdx.x == 0 && threadIdx.x == 0)
+        cuda::report(report, ReportCode::index_write_position, at, position.last + 1);
       at = at < 0 ? 0 : position.last;
     }
     return at * stride;
@@ -114,9 +118,9 @@ void launch_words(const Iteration& it, int64_t word, void* to, const void* from,
 
 // The source is contiguous along axis y, the destination along axis x; other axes by `outer`, strides in elements.
 struct TilePlan {
-  int64_t width = 0, height = 0;      // extents of x and y
-  int64_t from_stride = 0;            // of x in the source
-  int64_t to_stride = 0;              // of y in the destination
+  int64_t width = 0, height = 0;  // extents of x and y
+  int64_t from_stride = 0;        // of x in the source
+  int64_t to_stride = 0;          // of y in the destination
   int64_t tiles_x = 0, tiles_y = 0, num_tiles = 0;
   StridedIndex<2> outer;
 };
@@ -146,8 +150,7 @@ __global__ void __launch_bounds__(kThreads) copy_tiles(Word* to, const Word* fro
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int64_t x = x0 + lane, y = y0 + row + step * kRows;
-      if (x < plan.width && y < plan.height)
-        to[offset[0] + y * plan.to_stride + x] = tile[lane][row + step * kRows];
+      if (x < plan.width && y < plan.height) to[offset[0] + y * plan.to_stride + x] = tile[lane][row + step * kRows];
     }
     __syncthreads();
   }
@@ -231,7 +234,7 @@ void copy_view_at(const View& destination, const DevicePosition& position, const
   int64_t word = word_size(it, size, 2, {destination.data, source.data});
   while (stride % word != 0) word /= 2;  // a stride is a multiple of an element
   launch_words(in_words(it, word / size), word, destination.data, source.data,
-               ShiftByPosition{position, stride / word}, stream);
+               ShiftByPosition{position, stride / word, report_slot()}, stream);
   check_launch("index_write_");
 }
 

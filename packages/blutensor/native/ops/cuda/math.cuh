@@ -22,8 +22,7 @@ __device__ inline float exp_f32(float value) {
   const float y = __fadd_rn(1.0f, __fmaf_rn(__fmul_rn(r, r), q, r));
   const int power = __float_as_int(shifted) - __float_as_int(kShift);
   const int half = power >> 1, rest = power - half;
-  const float result =
-      __fmul_rn(__fmul_rn(y, __int_as_float((half + 127) << 23)), __int_as_float((rest + 127) << 23));
+  const float result = __fmul_rn(__fmul_rn(y, __int_as_float((half + 127) << 23)), __int_as_float((rest + 127) << 23));
   return value != value ? value : result;
 }
 

@@ -52,6 +52,9 @@ class RelaxedCapture {
       fail(Status::index, "[linear_cross_entropy] expected targets from 0 to ", limit - 1, " or ignore_index, got ",
            report.value, " on cuda:", device, ": check the targets, or set ignore_index=", report.value, " (", advice,
            ")");
+    case ReportCode::index_write_position:
+      fail(Status::index, "[index_write_] expected a position from 0 to ", limit - 1, ", got ", report.value,
+           " on cuda:", device, ": the cache is full (", advice, ")");
     case ReportCode::none:
       break;
   }

@@ -10,7 +10,13 @@
 namespace blutensor::cuda {
 
 // Whose mistake it was, and so what the message says.
-enum class ReportCode : uint32_t { none = 0, embedding_id, cross_entropy_target, linear_cross_entropy_target };
+enum class ReportCode : uint32_t {
+  none = 0,
+  embedding_id,
+  cross_entropy_target,
+  linear_cross_entropy_target,
+  index_write_position
+};
 
 struct alignas(16) Report {
   int64_t value = 0;   // what was found

@@ -8,9 +8,7 @@ namespace blutensor::cuda {
 
 namespace {
 
-bool is_trained(DType dtype) {
-  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
-}
+bool is_trained(DType dtype) { return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16; }
 
 template <class T>
 void launch_packs(BinaryOp op, const View& out, const View& a, const View& b, const PackPlan<2>& plan,
@@ -41,9 +39,8 @@ void run_binary(BinaryOp op, DType dtype, const View& out, const View& a, const 
   const bool one_dtype = a.dtype == b.dtype && out.dtype == (op >= BinaryOp::equal ? DType::boolean : a.dtype);
   if (one_dtype && is_trained(a.dtype) && op != BinaryOp::power &&
       plan_packs<2>(it, views, 16 / static_cast<int>(dtype_size(a.dtype)), plan)) {
-    visit_device_float(a.dtype, "elementwise", [&](auto tag) {
-      launch_packs<typename decltype(tag)::type>(op, out, a, b, plan, stream);
-    });
+    visit_device_float(a.dtype, "elementwise",
+                       [&](auto tag) { launch_packs<typename decltype(tag)::type>(op, out, a, b, plan, stream); });
   } else if (dtype == DType::float64) {
     launch_map_any<double, 2>(it, out, {&a, &b}, AnyBinary{op}, stream);
   } else if (is_floating(dtype)) {

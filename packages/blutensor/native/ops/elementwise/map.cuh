@@ -129,8 +129,9 @@ void launch_map_packs(const View& out, const std::array<const View*, K>& inputs,
     operands.data[k] = inputs[k]->template ptr<const T>();
     operands.splat[k] = plan.splat[k + 1];
   }
-  map_packs<N, U, T, Out, K><<<map_blocks(std::max<int64_t>(plan.num_packs, 1), kMapThreads * U), kMapThreads, 0, stream>>>(
-      out.ptr<Out>(), operands, plan, function);
+  map_packs<N, U, T, Out, K>
+      <<<map_blocks(std::max<int64_t>(plan.num_packs, 1), kMapThreads * U), kMapThreads, 0, stream>>>(
+          out.ptr<Out>(), operands, plan, function);
 }
 
 // ---------------------------------------------------------------- any operands

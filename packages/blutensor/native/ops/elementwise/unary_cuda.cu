@@ -28,9 +28,8 @@ void run_unary(UnaryOp op, const View& out, const View& a, cudaStream_t stream) 
   PackPlan<1> plan;
   const bool trained = a.dtype == DType::float32 || a.dtype == DType::bfloat16 || a.dtype == DType::float16;
   if (trained && out.dtype == a.dtype && plan_packs<1>(it, views, 16 / static_cast<int>(dtype_size(a.dtype)), plan)) {
-    visit_device_float(a.dtype, "elementwise", [&](auto tag) {
-      launch_packs<typename decltype(tag)::type>(op, out, a, plan, stream);
-    });
+    visit_device_float(a.dtype, "elementwise",
+                       [&](auto tag) { launch_packs<typename decltype(tag)::type>(op, out, a, plan, stream); });
   } else if (a.dtype == DType::float64) {
     launch_map_any<double, 1>(it, out, {&a}, AnyUnary{op}, stream);
   } else if (trained) {

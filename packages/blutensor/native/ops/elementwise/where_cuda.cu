@@ -1,6 +1,6 @@
 // where(condition, a, b): packs of words for one dtype and a bool condition, one element at a time for all else.
-#include "ops/elementwise/map.cuh"
 #include "ops/elementwise/cuda.h"
+#include "ops/elementwise/map.cuh"
 
 namespace blutensor::cuda {
 

@@ -61,7 +61,7 @@ __device__ inline double unit_double(uint32_t high, uint32_t low) {
 
 struct Uniform {
   double low, width;
-  float largest;   // rounding must not reach the open end
+  float largest;  // rounding must not reach the open end
   double below;
   __device__ float one(uint32_t word) const {
     const auto value = __double2float_rn(__dadd_rn(low, __dmul_rn(width, static_cast<double>(unit_float(word)))));
@@ -85,8 +85,7 @@ struct Normal {
   double mean, deviation;
   __device__ void pair(uint32_t first, uint32_t second, float& a, float& b) const {
     const float u = __fmul_rn(__fadd_rn(static_cast<float>(first >> 8), 0.5f), kUnit24);
-    const float radius =
-        __fmul_rn(static_cast<float>(deviation), __fsqrt_rn(__fmul_rn(-2.0f, log_f32(u))));
+    const float radius = __fmul_rn(static_cast<float>(deviation), __fsqrt_rn(__fmul_rn(-2.0f, log_f32(u))));
     float sine, cosine;
     sin_cos_turn(unit_float(second), sine, cosine);
     a = __fmaf_rn(radius, cosine, static_cast<float>(mean));
@@ -156,8 +155,10 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x == 0 && i < numel) {
     const uint4 words = draw(stream, i / kGroup);
     const int lane = static_cast<int>(i % kGroup);
-    out[i] = convert<T>(convert<float>(x[i]) *
-                        keep(lane == 0 ? words.x : lane == 1 ? words.y : lane == 2 ? words.z : words.w));
+    out[i] = convert<T>(convert<float>(x[i]) * keep(lane == 0   ? words.x
+                                                    : lane == 1 ? words.y
+                                                    : lane == 2 ? words.z
+                                                                : words.w));
   }
 }
 

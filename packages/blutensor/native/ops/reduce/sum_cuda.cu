@@ -88,8 +88,8 @@ void launch_rows(const SumPlan& plan, const ReduceGeometry& g, const T* x, const
     sum_rows<T, kWarpSize><<<dim3(num_blocks((g.num_outputs + 7) / 8), splits), kThreads, 0, stream>>>(
         x, kept, g.num_outputs, g.length, plan, target);
   else
-    sum_rows<T, kThreads><<<dim3(num_blocks(g.num_outputs), splits), kThreads, 0, stream>>>(
-        x, kept, g.num_outputs, g.length, plan, target);
+    sum_rows<T, kThreads><<<dim3(num_blocks(g.num_outputs), splits), kThreads, 0, stream>>>(x, kept, g.num_outputs,
+                                                                                            g.length, plan, target);
 }
 
 // ---------------------------------------------------------------- columns
