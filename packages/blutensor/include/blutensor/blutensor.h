@@ -30,6 +30,7 @@ extern "C" {
 #define BLUTENSOR_STATUS_INDEX 8     /* IndexError: an id, target or axis out of range */
 #define BLUTENSOR_STATUS_CAPTURE 9   /* CaptureError */
 #define BLUTENSOR_STATUS_AUTOGRAD 10 /* AutogradError: a write in place that would break the graph */
+#define BLUTENSOR_STATUS_DEVICE_LOST 11 /* DeviceLostError: nothing on the GPU can be read any more */
 
 /* dtypes: float32 0, bfloat16 1, float16 2, float64 3, int64 4, int32 5, uint8 6, uint16 7, bool 8. Devices: cpu 0, cuda 1. */
 
@@ -74,11 +75,42 @@ BLUTENSOR_API int32_t blutensor_tensor_get_info(const blutensor_tensor* tensor, 
 /* Address of element (0, ..., 0) for the host to read or write: an error during capture (CAPTURE) and for a tensor that a captured
  * function left behind. `write` counts as a write in place by `op`. */
 BLUTENSOR_API int32_t blutensor_tensor_data(blutensor_tensor* tensor, int32_t write, const char* op, void** data);
-/* The same, for the lifetime of slots and the checkpoint reader: no capture check, no version change. */
+/* The same for any device, for the lifetime of slots and the checkpoint reader: no capture check, no version change. */
 BLUTENSOR_API void* blutensor_tensor_address(const blutensor_tensor* tensor);
-/* DLPack (CPU): a DLManagedTensor* of the tensor, and a tensor over a DLManagedTensor (takes it over on success). */
+/* DLPack: a DLManagedTensor* of the tensor, and a tensor over a DLManagedTensor (takes it over on success). */
 BLUTENSOR_API int32_t blutensor_to_dlpack(blutensor_tensor* tensor, void** dl_managed_tensor);
 BLUTENSOR_API int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out);
+
+/* ------------------------------------------------------------------ devices */
+
+/* Everything that touches a CUDA device goes to one stream of it that does not synchronize with the legacy stream. */
+
+/* Devices of a type that can be used. For cuda 0 means that blutensor_cuda_unavailable_reason() has a text. */
+BLUTENSOR_API int32_t blutensor_device_count(int32_t device_type);
+BLUTENSOR_API const char* blutensor_cuda_unavailable_reason(void);
+/* UNSUPPORTED, with what to do about it, when the device cannot be used. */
+BLUTENSOR_API int32_t blutensor_check_device(int32_t device_type, int32_t device_index);
+/* JSON {"name", "total_bytes", "free_bytes", "capability", "multiprocessors", "driver", "runtime"} of a CUDA device, empty on
+ * failure; valid until the next call on this thread. */
+BLUTENSOR_API const char* blutensor_device_properties(int32_t device_index);
+/* Waits for the device; reports what its kernels found (INDEX) and a lost device (DEVICE_LOST). */
+BLUTENSOR_API int32_t blutensor_synchronize(int32_t device_type, int32_t device_index);
+BLUTENSOR_API int32_t blutensor_compute_stream(int32_t device_type, int32_t device_index, void** stream);
+/* Where this thread's operators without tensor operands make their results; cpu at first. */
+BLUTENSOR_API int32_t blutensor_set_default_device(int32_t device_type, int32_t device_index);
+/* Host memory that copies to and from a CUDA device overlap with. */
+BLUTENSOR_API int32_t blutensor_empty_pinned(const int64_t* shape, int32_t rank, int32_t dtype, blutensor_tensor** out);
+/* A copy of a row-major tensor on a device; of row-major tensors of one shape and dtype, on any two devices. From and to pinned
+ * memory both only start: keep the source until the device was synchronized. */
+BLUTENSOR_API int32_t blutensor_copy_to_device(blutensor_tensor* tensor, int32_t device_type, int32_t device_index,
+                                               blutensor_tensor** out);
+BLUTENSOR_API int32_t blutensor_copy_bytes(blutensor_tensor* to, blutensor_tensor* from);
+/* The values of a row-major tensor to and from host memory of exactly its size; complete when the call returns. */
+BLUTENSOR_API int32_t blutensor_tensor_read(blutensor_tensor* tensor, const char* op, void* host, uint64_t bytes);
+BLUTENSOR_API int32_t blutensor_tensor_write(blutensor_tensor* tensor, const char* op, const void* host,
+                                             uint64_t bytes);
+/* `stream` (a cudaStream_t of the tensor's device) waits for what was computed, and counts as a user of the memory. */
+BLUTENSOR_API int32_t blutensor_stream_begin(blutensor_tensor* tensor, void* stream);
 
 /* ------------------------------------------------------------------ operators */
 
@@ -100,6 +132,12 @@ BLUTENSOR_API const char* blutensor_operator_table(void);
 BLUTENSOR_API int32_t blutensor_call(uint32_t op_id, blutensor_tensor* const* inputs, int32_t num_inputs,
                                      int64_t list_length, const blutensor_attr* attrs, int32_t num_attrs,
                                      blutensor_tensor** outputs, int32_t max_outputs, int32_t* num_outputs);
+
+/* The same; an operator without tensor operands makes its result on this device instead of the thread's default one. */
+BLUTENSOR_API int32_t blutensor_call_on(int32_t device_type, int32_t device_index, uint32_t op_id,
+                                        blutensor_tensor* const* inputs, int32_t num_inputs, int64_t list_length,
+                                        const blutensor_attr* attrs, int32_t num_attrs, blutensor_tensor** outputs,
+                                        int32_t max_outputs, int32_t* num_outputs);
 
 /* Registration of an operator by another library (or through ctypes). Callbacks return a status; on failure they may leave a message with
  * blutensor_set_error(). */
@@ -183,8 +221,12 @@ BLUTENSOR_API int32_t blutensor_autograd_get_stats(blutensor_autograd_stats* sta
 
 /* ------------------------------------------------------------------ random numbers */
 
-/* The process's generator: state is an int64 tensor [2] = {seed, step}; op ids count random operators since the last advance. */
+/* The process's generator: state is an int64 tensor [2] = {seed, step} per device, the host's and those of other devices kept in
+ * step (ask again after anything that may have written one); op ids count random operators since the last advance. */
 BLUTENSOR_API int32_t blutensor_generator_state(blutensor_tensor** out);
+BLUTENSOR_API int32_t blutensor_generator_state_on(int32_t device_type, int32_t device_index, blutensor_tensor** out);
+/* Ends a step: step + 1 where the running capture works, else on all devices; op id 0. */
+BLUTENSOR_API int32_t blutensor_generator_advance(void);
 BLUTENSOR_API int64_t blutensor_generator_next_op_id(void);
 BLUTENSOR_API void blutensor_generator_set_op_id(int64_t op_id);
 BLUTENSOR_API int64_t blutensor_generator_op_id(void);
@@ -259,6 +301,10 @@ BLUTENSOR_API int32_t blutensor_family_get_info(const blutensor_family* family, 
 BLUTENSOR_API int32_t
 blutensor_set_isa(const char* name); /* "reference", "avx2", "avx512", "auto"; tests and measurements */
 BLUTENSOR_API const char* blutensor_isa(void);
+/* How float32 matrix products run on CUDA from now on, process-wide: "ieee" (default) or "tf32". A program keeps what it was
+ * recorded with. */
+BLUTENSOR_API int32_t blutensor_set_float32_math(const char* name);
+BLUTENSOR_API const char* blutensor_float32_math(void);
 /* Called around every operator (also in replays); NULL removes it. One predictable branch when there is none. */
 typedef struct blutensor_hooks {
   uint32_t struct_size, reserved;

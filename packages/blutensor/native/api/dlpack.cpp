@@ -1,4 +1,4 @@
-// DLPack exchange on CPU. The structures are DLPack's published ABI (version 0, `DLManagedTensor`).
+// DLPack exchange. The structures are DLPack's published ABI (version 0, `DLManagedTensor`).
 #include <memory>
 
 #include "api/handles.h"
@@ -29,7 +29,7 @@ struct DLManagedTensor {
   void* manager_ctx;
   void (*deleter)(DLManagedTensor*);
 };
-constexpr int32_t kDLCPU = 1, kDLCUDAHost = 3;
+constexpr int32_t kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLCUDAManaged = 13;
 enum : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
 
 struct TypeRow {
@@ -62,11 +62,9 @@ int32_t blutensor_to_dlpack(blutensor_tensor* tensor, void** dl_managed_tensor) 
     exported->shape = t.shape();
     exported->strides = t.strides();
     DLTensor& dl = exported->managed.dl_tensor;
-    void* data = nullptr;
-    if (const int32_t status = blutensor_tensor_data(tensor, 0, "__dlpack__", &data))
-      throw Error(static_cast<Status>(status), blutensor_last_error());
-    dl.data = data;
-    dl.device = {kDLCPU, 0};
+    check_host_access(t, false, "__dlpack__");
+    dl.data = t.data();
+    dl.device = {t.device().type == DeviceType::cpu ? kDLCPU : kDLCUDA, t.device().index};
     dl.ndim = t.rank();
     for (const TypeRow& row : kTypes)
       if (row.dtype == t.dtype()) dl.dtype = row.dl;
@@ -84,8 +82,10 @@ int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out) {
     require_type(dl_managed_tensor != nullptr, "[from_dlpack] expected a DLManagedTensor, got NULL");
     auto* managed = static_cast<DLManagedTensor*>(dl_managed_tensor);
     const DLTensor& dl = managed->dl_tensor;
-    require_type(dl.device.device_type == kDLCPU || dl.device.device_type == kDLCUDAHost,
-                 "[from_dlpack] expected memory of the cpu, got DLPack device type ", dl.device.device_type);
+    const bool on_host = dl.device.device_type == kDLCPU || dl.device.device_type == kDLCUDAHost;
+    require_type(on_host || dl.device.device_type == kDLCUDA || dl.device.device_type == kDLCUDAManaged,
+                 "[from_dlpack] expected memory of the cpu or of a CUDA device, got DLPack device type ",
+                 dl.device.device_type);
     const TypeRow* found = nullptr;
     for (const TypeRow& row : kTypes)
       if (row.dl.code == dl.dtype.code && row.dl.bits == dl.dtype.bits && dl.dtype.lanes == 1) found = &row;
@@ -100,7 +100,7 @@ int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out) {
     };
     const int32_t status =
         blutensor_from_memory(static_cast<char*>(dl.data) + dl.byte_offset, shape.data(), strides.data(), dl.ndim,
-                              static_cast<int32_t>(found->dtype), 0, 0, release, managed, out);
+                              static_cast<int32_t>(found->dtype), on_host ? 0 : 1, on_host ? 0 : dl.device.device_id, release, managed, out);
     if (status) throw Error(static_cast<Status>(status), blutensor_last_error());
   });
 }

@@ -63,6 +63,8 @@ inline Dims dims(const int64_t* values, int32_t rank) {
   require(rank >= 0 && rank <= kMaxRank, "expected a rank from 0 to ", kMaxRank, ", got ", rank);
   return Dims(std::span(values, static_cast<size_t>(rank)));
 }
+// Throws Status::capture where the host may not see the tensor's values: during a capture, and for what one left behind.
+void check_host_access(const Tensor& tensor, bool write, const char* op);
 DType checked_dtype(int32_t dtype);
 Device checked_device(int32_t type, int32_t index);
 

@@ -1,6 +1,7 @@
 // The operator table, calls, and operators that other libraries register.
 #include "api/handles.h"
 #include "ops/registry.h"
+#include "tensor/device.h"
 
 using namespace blutensor;
 using namespace blutensor::api;
@@ -235,6 +236,15 @@ int32_t blutensor_call(uint32_t op_id, blutensor_tensor* const* inputs, int32_t 
     for (size_t i = 0; i < results.size(); ++i) outputs[i] = to_handle(results[i]);
     *num_outputs = static_cast<int32_t>(results.size());
   });
+}
+
+int32_t blutensor_call_on(int32_t device_type, int32_t device_index, uint32_t op_id, blutensor_tensor* const* inputs,
+                          int32_t num_inputs, int64_t list_length, const blutensor_attr* attrs, int32_t num_attrs,
+                          blutensor_tensor** outputs, int32_t max_outputs, int32_t* num_outputs) {
+  Device device;
+  if (const int32_t status = guarded([&] { device = checked_device(device_type, device_index); })) return status;
+  const CreationDevice guard(device);
+  return blutensor_call(op_id, inputs, num_inputs, list_length, attrs, num_attrs, outputs, max_outputs, num_outputs);
 }
 
 int32_t blutensor_register_operator(const blutensor_operator_desc* desc, uint32_t* op_id) {

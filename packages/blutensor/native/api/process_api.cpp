@@ -6,6 +6,7 @@
 #include "ops/dispatch.h"
 #include "ops/kernels.h"
 #include "ops/registry.h"
+#include "tensor/device.h"
 
 namespace blutensor::api {
 
@@ -32,9 +33,11 @@ DType checked_dtype(int32_t dtype) {
 }
 
 Device checked_device(int32_t type, int32_t index) {
-  if (type != 0) fail(Status::unsupported, "this build has no device of type ", type, "; only cpu (0) is available");
-  require(index == 0, "expected device index 0 of the cpu, got ", index);
-  return Device{};
+  require_type(type == 0 || type == 1, "expected device type 0 (cpu) or 1 (cuda), got ", type);
+  require(type == 1 || index == 0, "expected device index 0 of the cpu, got ", index);
+  const Device device{static_cast<DeviceType>(type), index};
+  check_device(device);
+  return device;
 }
 
 Attrs to_attrs(const blutensor_attr* attrs, int32_t count) {
@@ -95,6 +98,21 @@ extern "C" {
 const char* blutensor_last_error(void) { return error_text().c_str(); }
 void blutensor_set_error(const char* message) { set_last_error(message ? message : ""); }
 uint32_t blutensor_abi_version(void) { return (BLUTENSOR_ABI_MAJOR << 16) | BLUTENSOR_ABI_MINOR; }
+
+int32_t blutensor_set_float32_math(const char* name) {
+  return guarded([&] {
+    const std::string mode = name ? name : "";
+    if (mode == "ieee") {
+      set_float32_math(Float32Math::ieee);
+    } else if (mode == "tf32") {
+      set_float32_math(Float32Math::tf32);
+    } else {
+      fail(Status::invalid_value, "[set_float32_math] expected ieee or tf32, got '", mode, "'");
+    }
+  });
+}
+
+const char* blutensor_float32_math(void) { return float32_math_name(float32_math()); }
 
 int32_t blutensor_set_isa(const char* name) {
   return guarded([&] {

@@ -1,10 +1,10 @@
-// Captures, Programs, families and the run loop; the process's random generator.
-#include <atomic>
+// Captures, Programs, families and the run loop.
 #include <memory>
 
 #include "api/handles.h"
 #include "autograd/node.h"
 #include "program/recorder.h"
+#include "runtime/generator.h"
 #include "runtime/run_loop.h"
 
 using namespace blutensor;
@@ -35,43 +35,9 @@ const BoundProgram& bound(const blutensor_program* program) {
   return *program->bound;
 }
 
-// seed and step, and the number of random operators since the last advance.
-struct Generator {
-  Tensor state = Tensor::empty({2}, DType::int64, Device{}, "generator");
-  std::atomic<int64_t> op_id{0}, step{0};
-  RandomPosition position() const { return {step.load(), op_id.load()}; }
-  // A run draws what the second recording drew; the host's count goes on where that one ended.
-  void after_run(const Program& program) {
-    if (program.random_end.step != program.random_begin.step || program.random_end.op_id != program.random_begin.op_id)
-      op_id.store(program.random_end.op_id);
-  }
-  Generator() {
-    static_cast<int64_t*>(state.data())[0] = 0;
-    static_cast<int64_t*>(state.data())[1] = 0;
-  }
-};
-Generator& generator() {
-  static auto& g = *new Generator;
-  return g;
-}
-
 }  // namespace
 
 extern "C" {
-
-int32_t blutensor_generator_state(blutensor_tensor** out) {
-  return guarded([&] {
-    initialize();
-    *out = to_handle(generator().state);
-  });
-}
-int64_t blutensor_generator_next_op_id(void) { return generator().op_id.fetch_add(1); }
-void blutensor_generator_set_op_id(int64_t op_id) { generator().op_id.store(op_id); }
-void blutensor_generator_begin_step(void) {
-  generator().op_id.store(0);
-  generator().step.fetch_add(1);
-}
-int64_t blutensor_generator_op_id(void) { return generator().op_id.load(); }
 
 int32_t blutensor_capture_begin(const char* name, int32_t level) {
   return guarded([&] {
@@ -79,8 +45,9 @@ int32_t blutensor_capture_begin(const char* name, int32_t level) {
     require(level == 0 || level == 1, "[capture] expected level 0 (operators) or 1 (primitives), got ", level);
     if (Recorder::active())
       fail(Status::capture, "[capture ", name, "] a capture is already running on this thread; captures do not nest");
+    Generator::instance().before_capture();
     recorder = std::make_unique<Recorder>(name, level == 1);
-    random_begin = generator().position();
+    random_begin = Generator::instance().position();
   });
 }
 
@@ -96,7 +63,7 @@ int32_t blutensor_capture_end(blutensor_tensor* const* slots, int32_t num_slots,
     auto program = std::make_unique<blutensor_program>();
     program->recorded = ending->finish(from_handles(slots, num_slots), results);
     program->recorded->random_begin = random_begin;
-    program->recorded->random_end = generator().position();
+    program->recorded->random_end = Generator::instance().position();
     *out = program.release();
   });
 }
@@ -134,9 +101,10 @@ int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
     if (Recorder::active()) fail(Status::capture, "[replay] cannot run a captured program inside a capture");
     const std::lock_guard lock(program->family->mutex());
     program->family->ensure_arena();
+    Generator::instance().before_run(p.program());
     if (level == 0) {
       p.run();
-      return generator().after_run(p.program());
+      return Generator::instance().after_run(p.program());
     }
     require(level == 1, "[replay] expected level 0 (native) or 1 (operator by operator), got ", level);
     p.run_operator_by_operator([&](int64_t index, const char* name) {
@@ -144,7 +112,7 @@ int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
       if (const int32_t status = on_op(context, index, name))
         throw Error(static_cast<Status>(status), blutensor_last_error());
     });
-    generator().after_run(p.program());
+    Generator::instance().after_run(p.program());
   });
 }
 
@@ -209,8 +177,9 @@ int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args)
     loop.metrics = from_handles(args->metrics, args->num_metrics);
     loop.metric_values = args->metric_values;
     if (args->interrupted) loop.interrupted = [args] { return args->interrupted(args->interrupted_context) != 0; };
+    for (const Phase& phase : loop.phases) Generator::instance().before_run(phase.program->program());
     loop.run(family_of(family));
-    if (!loop.phases.empty() && loop.steps_done > 0) generator().after_run(loop.phases.back().program->program());
+    if (!loop.phases.empty() && loop.steps_done > 0) Generator::instance().after_run(loop.phases.back().program->program());
   });
   args->steps_done = loop.steps_done;
   args->host_seconds = loop.host_seconds;

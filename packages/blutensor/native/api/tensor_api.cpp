@@ -2,6 +2,7 @@
 #include "api/handles.h"
 #include "autograd/node.h"
 #include "program/recorder.h"
+#include "tensor/device.h"
 
 using namespace blutensor;
 using namespace blutensor::api;
@@ -21,6 +22,15 @@ std::pair<int64_t, int64_t> extent(const Shape& shape, const Strides& strides) {
 }
 
 }  // namespace
+
+void blutensor::api::check_host_access(const Tensor& t, bool write, const char* op) {
+  if (Recorder::active())
+    fail(Status::capture, "[", op, "] cannot ", write ? "write" : "read", " the value of a tensor (", describe(t),
+         ") on the host while a function is captured; return it from the function, or do it before the capture");
+  if (t.storage().captured_by())
+    fail(Status::capture, "[", op, "] this tensor was made inside the captured function '", t.storage().captured_by(),
+         "' and not returned by it: its memory is reused. Return it from the function");
+}
 
 extern "C" {
 
@@ -44,10 +54,12 @@ int32_t blutensor_from_memory(void* data, const int64_t* shape, const int64_t* s
     const auto element = static_cast<int64_t>(dtype_size(d));
     require(data || num_elements(s) == 0, "[from_memory] expected an address for shape ", s, ", got NULL");
     const auto [low, high] = extent(s, st);
+    const Device device = checked_device(device_type, device_index);
     const auto owner = make_ref<CallbackContext>(context, release);
-    auto storage =
-        make_ref<Storage>(static_cast<char*>(data) + low * element, static_cast<size_t>((high - low) * element),
-                          checked_device(device_type, device_index), [owner] {});
+    // Our stream may still be using memory of a device when its last tensor dies; the owner does not know of that stream.
+    const auto done = [owner, device] { drain(device); };
+    auto storage = make_ref<Storage>(static_cast<char*>(data) + low * element,
+                                     static_cast<size_t>((high - low) * element), device, done);
     *out = to_handle(Tensor(make_ref<TensorImpl>(std::move(storage), d, s, st, -low)));
   });
 }
@@ -81,12 +93,9 @@ int32_t blutensor_tensor_get_info(const blutensor_tensor* tensor, blutensor_tens
 int32_t blutensor_tensor_data(blutensor_tensor* tensor, int32_t write, const char* op, void** data) {
   return guarded([&] {
     const Tensor t = needed(tensor, "tensor_data");
-    if (const Recorder* recorder = Recorder::active(); recorder)
-      fail(Status::capture, "[", op, "] cannot ", write ? "write" : "read", " the value of a tensor (", describe(t),
-           ") on the host while a function is captured; return it from the function, or do it before the capture");
-    if (t.storage().captured_by())
-      fail(Status::capture, "[", op, "] this tensor was made inside the captured function '", t.storage().captured_by(),
-           "' and not returned by it: its memory is reused. Return it from the function");
+    check_host_access(t, write != 0, op);
+    require_type(t.device().type == DeviceType::cpu, "[", op, "] expected a tensor on the cpu, got ", describe(t),
+                 "; use .cpu() for a copy there");
     if (write) t.storage().mark_written(intern(op));
     *data = t.data();
   });

@@ -7,6 +7,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/registry.h"
+#include "tensor/device.h"
 
 namespace blutensor {
 
@@ -70,10 +71,13 @@ class Engine final : public BackwardPass {
     if (!grad.defined()) {
       require(root.numel() == 1, "[backward] expected a gradient for root ", i, " of shape ", root.shape(),
               "; only a root of one element has the default of 1");
+      const CreationDevice guard(root.device());
       grad = full({}, {Attr::of_ints(root.shape()), Attr::of_float(1.0), Attr::of_dtype(root.dtype())});
     }
     require(grad.shape() == root.shape(), "[backward] expected a gradient of shape ", root.shape(), ", got ",
             grad.shape());
+    require_type(grad.device() == root.device(), "[backward] expected a gradient on ", device_name(root.device()),
+                 ", got one on ", device_name(grad.device()));
     require_type(grad.dtype() == root.dtype(), "[backward] expected a gradient of dtype ", dtype_name(root.dtype()),
                  ", got ", dtype_name(grad.dtype()));
     deliver(edge_to(root), std::move(grad), "backward");

@@ -4,6 +4,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/registry.h"
+#include "tensor/device.h"
 
 namespace blutensor {
 
@@ -57,6 +58,7 @@ class OpNode final : public Node, public GradContext {
         n.pass_ = nullptr;
       }
     } reset{*this};
+    const CreationDevice guard(device_);  // of the constants that it makes
     Tensors grads = op_.gradient(*this);
     if (grads.size() != edges.size())
       fail(Status::runtime, "[", op_.name, "] its gradient function gave ", grads.size(), " gradients for ",

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "ops/registry.h"
+#include "tensor/device.h"
 
 namespace blutensor {
 
@@ -62,7 +63,7 @@ void check_inputs(const Operator& op, std::span<const Tensor> inputs, const Attr
 Device device_of(std::span<const Tensor> inputs) {
   for (const Tensor& t : inputs)
     if (t.defined()) return t.device();
-  return Device{};
+  return creation_device();
 }
 
 }  // namespace
@@ -82,6 +83,7 @@ const LaunchFn& launcher(const Operator& op, Device device) {
 
 void launch(const Operator& op, Device device, const Launch& args) {
   const LaunchFn& fn = launcher(op, device);
+  use_device(device);
   if (op_hooks.begin) [[unlikely]]
     op_hooks.begin(op_hooks.context, op.tag);
   fn(args);
@@ -91,7 +93,10 @@ void launch(const Operator& op, Device device, const Launch& args) {
 
 Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& attrs, int64_t list_length) {
   check_inputs(op, inputs, attrs, list_length);
-  if (recorder && op.decompose && recorder->decompose()) return op.decompose(inputs, attrs);
+  if (recorder && op.decompose && recorder->decompose()) {
+    const CreationDevice guard(device_of(inputs));
+    return op.decompose(inputs, attrs);
+  }
 
   const bool wants_grad = autograd_hooks.wanted && autograd_hooks.wanted(op, inputs);
   const OpCall op_call{inputs, attrs, list_length};
@@ -123,7 +128,7 @@ Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& at
       if (inputs[i].defined()) in[i] = inputs[i].as_view();
     for (size_t i = 0; i < outputs.size(); ++i) out[i] = outputs[i].as_view();
 
-    Launch args{in.span(), out.span(), attrs, list_length, nullptr, 0, nullptr, device, float32_math()};
+    Launch args{in.span(), out.span(), attrs, list_length, nullptr, 0, compute_stream(device), device, float32_math()};
     Ref<Storage> workspace;
     if (const WorkspaceFn& workspace_bytes = device.type == DeviceType::cpu ? op.workspace : op.workspace_cuda) {
       args.workspace_bytes = workspace_bytes(args);

@@ -48,6 +48,7 @@ void set_op_hooks(const OpHooks& hooks);
 // How float32 matrix products run on CUDA from now on, process-wide; a capture keeps what it was recorded with.
 Float32Math float32_math();
 void set_float32_math(Float32Math math);
+constexpr const char* float32_math_name(Float32Math math) { return math == Float32Math::tf32 ? "tf32" : "ieee"; }
 
 // Launches on the device of the first defined operand, between the op hooks. Throws for a device without a kernel.
 void launch(const Operator& op, Device device, const Launch& args);

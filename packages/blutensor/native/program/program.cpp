@@ -5,11 +5,13 @@
 
 #include <blualloc/blualloc.h>
 
+#include "ops/dispatch.h"
+
 namespace blutensor {
 
 namespace {
 
-constexpr uint64_t kArenaAlignment = 64;
+constexpr uint64_t kHostAlignment = 64, kDeviceAlignment = 256;  // of buffers in the arena
 constexpr const char* kOpId = "op_id";  // attribute of random operators: their number in the step
 
 const char* short_dtype(DType dtype) {
@@ -52,7 +54,9 @@ const char* buffer_kind_name(BufferKind kind) {
 std::string Program::to_text() const {
   constexpr const char* lanes[kNumLanes] = {"compute", "communication", "copy"};
   std::ostringstream out;
-  out << "program " << name_ << " {\n";
+  out << "program " << name_ << " on " << device_name(device);
+  if (device.type == DeviceType::cuda) out << ", float32 math " << float32_math_name(math);
+  out << " {\n";
   for (size_t b = 0; b < buffers.size(); ++b) {
     const Buffer& buffer = buffers[b];
     out << "  buffer %" << b << " = " << buffer_kind_name(buffer.kind) << ' ' << buffer.bytes << " bytes, calls "
@@ -113,6 +117,13 @@ void Program::check_same(const Program& second) const {
           return text("for an operand of '", calls[k].op->name, "' (call ", k, ") ");
     return {};
   };
+  if (!(device == second.device))
+    fail(Status::capture, "[capture ", name_, "] ran on ", device_name(device), " in the first recording and on ",
+         device_name(second.device), " in the second");
+  if (math != second.math)
+    fail(Status::capture, "[capture ", name_, "] float32 products ran in mode ", float32_math_name(math),
+         " in the first recording and ", float32_math_name(second.math),
+         " in the second; call set_float32_math before the first");
   for (size_t c = 0; c < std::max(calls.size(), second.calls.size()); ++c) {
     if (c >= calls.size() || c >= second.calls.size())
       differ(c, "is called in one of the two recordings only (", calls.size(), " and ", second.calls.size(), " calls)");
@@ -142,6 +153,11 @@ void Program::check_same(const Program& second) const {
     }
     if (a.outputs != b.outputs) differ(c, "has other outputs in the second recording");
   }
+}
+
+bool Program::reads(uint64_t storage_id) const {
+  return std::any_of(buffers.begin(), buffers.end(),
+                     [&](const Buffer& b) { return b.storage && b.storage_id == storage_id; });
 }
 
 void Program::mark_left_behind() {
@@ -232,7 +248,7 @@ void Program::plan() {
   request.uses = uses.data();
   request.num_events = plan_events.size();
   request.events = plan_events.data();
-  request.alignment = kArenaAlignment;
+  request.alignment = device.type == DeviceType::cpu ? kHostAlignment : kDeviceAlignment;
   blualloc_plan_result result{};
   result.struct_size = sizeof result;
   result.offsets = offsets.data();

@@ -73,6 +73,7 @@ class Program final : public RefCounted {
   explicit Program(std::string name) : name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
+  bool reads(uint64_t storage_id) const;  // or writes: a storage from outside
   std::string to_text() const;
   // Throws Status::capture and names the first operator that differs between two recordings of one function.
   void check_same(const Program& second) const;
@@ -87,6 +88,8 @@ class Program final : public RefCounted {
   uint64_t workspace_peak_bytes() const;
   uint64_t bytes_of(BufferKind kind) const;
 
+  Device device;                           // all calls run on it
+  Float32Math math = Float32Math::ieee;    // what the recording ran with
   std::vector<Buffer> buffers;
   std::vector<ProgramCall> calls;
   std::vector<LaneEvent> events;  // computed by plan()

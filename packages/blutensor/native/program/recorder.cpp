@@ -1,6 +1,9 @@
 #include "program/recorder.h"
 
+#include <algorithm>
+
 #include "autograd/node.h"
+#include "tensor/device.h"
 
 namespace blutensor {
 
@@ -15,6 +18,7 @@ Recorder::Recorder(std::string name, bool decompose)
   if (active_recorder)
     fail(Status::capture, "[capture ", program_->name(),
          "] a capture is already running on this thread; captures do not nest");
+  program_->math = float32_math();
   // A fresh storage tells where the ids stand.
   first_new_storage_ = make_ref<Storage>(size_t{0}, Device{}, "capture")->id() + 1;
   active_recorder = this;
@@ -24,6 +28,20 @@ Recorder::Recorder(std::string name, bool decompose)
 Recorder::~Recorder() {
   active_recorder = nullptr;
   set_call_recorder(nullptr);
+}
+
+Device Recorder::device() const { return program_->calls.empty() ? creation_device() : program_->device; }
+
+void Recorder::check_device_of(const Operator& op, std::span<const Tensor> inputs, std::span<const Tensor> outputs) {
+  const auto given = std::find_if(inputs.begin(), inputs.end(), [](const Tensor& t) { return t.defined(); });
+  if (given == inputs.end() && outputs.empty()) return;
+  const Device device = given != inputs.end() ? given->device() : outputs[0].device();
+  if (program_->calls.empty()) program_->device = device;
+  if (!(device == program_->device))
+    fail(Status::capture, "[capture ", program_->name(), "] '", op.name, "' runs on ", device_name(device),
+         ", and the operators before it on ", device_name(program_->device),
+         ": a captured function works on one device; move what it reads with .to() before the capture, and make "
+         "constants on that device (device=, set_default_device)");
 }
 
 Operand Recorder::operand(const Tensor& tensor, bool produced, const Operator& op) {
@@ -52,6 +70,7 @@ Operand Recorder::operand(const Tensor& tensor, bool produced, const Operator& o
 
 void Recorder::on_call(const Operator& op, std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                        const Attrs& attrs, int64_t list_length, size_t workspace_bytes) {
+  check_device_of(op, inputs, outputs);
   ProgramCall call;
   call.op = &op;
   call.attrs = attrs;

@@ -22,9 +22,13 @@ class Recorder final : public CallRecorder {
                int64_t list_length, size_t workspace_bytes) override;
   void on_grad_flag(const Tensor& leaf, bool stale_before, bool stale_after) override;
 
+  // Where the calls so far ran; before the first one, where it would.
+  Device device() const;
+
   static Recorder* active();  // of this thread
 
  private:
+  void check_device_of(const Operator& op, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
   Operand operand(const Tensor& tensor, bool produced, const Operator& op);
 
   Ref<Program> program_;

@@ -5,6 +5,7 @@
 
 #include "autograd/node.h"
 #include "ops/dispatch.h"
+#include "tensor/device.h"
 
 namespace blutensor {
 
@@ -16,6 +17,7 @@ void BoundProgram::bind(void* arena) {
   views_.clear();
   slot_addresses_.clear();
   const Program& p = *program_;
+  stream_ = compute_stream(p.device);
   const auto address = [&](int32_t b) -> char* {
     const Buffer& buffer = p.buffers[static_cast<size_t>(b)];
     return static_cast<char*>(buffer.storage ? buffer.storage->data() : arena) +
@@ -23,7 +25,7 @@ void BoundProgram::bind(void* arena) {
   };
   for (const ProgramCall& call : p.calls) {
     BoundCall bound{call.op,
-                    Device{},
+                    p.device,
                     views_.size(),
                     call.inputs.size(),
                     call.outputs.size(),
@@ -53,9 +55,9 @@ Launch BoundProgram::launch_of(const BoundCall& call, const std::vector<View>& v
           call.list_length,
           workspace,
           call.workspace_bytes,
-          nullptr,
+          stream_,
           call.device,
-          float32_math()};
+          program_->math};
 }
 
 // A recording baked in which gradient buffers it overwrites and which it adds to.
@@ -121,6 +123,11 @@ void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, co
 
 void Family::add(const Ref<BoundProgram>& program) {
   const std::lock_guard lock(mutex_);
+  const Device device = program->program().device;
+  if (!programs_.empty() && !(device == device_))
+    fail(Status::invalid_value, "[", program->program().name(), "] this program runs on ", device_name(device),
+         ", and family '", name_, "' has its arena on ", device_name(device_), "; use a family for each device");
+  device_ = device;
   if (program->family)
     fail(Status::invalid_value, "[", program->program().name(), "] this program is finalized already");
   const uint64_t before = std::exchange(needed_bytes_, std::max(needed_bytes_, program->program().arena_bytes()));
@@ -139,8 +146,8 @@ void Family::ensure_arena() {
   if (arena_ && arena_->bytes() >= needed_bytes_) return;
   arena_ = {};  // first: the two need not exist together
   for (BoundProgram* program : programs_) program->unbind();
-  trim_pool(Device{});  // what recording took, operator by operator, goes back before the arena is there too
-  arena_ = make_ref<Storage>(static_cast<size_t>(needed_bytes_), Device{}, intern("arena " + name_));
+  trim_pool(device_);  // what recording took, operator by operator, goes back before the arena is there too
+  arena_ = make_ref<Storage>(static_cast<size_t>(needed_bytes_), device_, intern("arena " + name_));
   for (BoundProgram* program : programs_) program->bind(arena_->data());
 }
 

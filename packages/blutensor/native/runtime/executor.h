@@ -43,6 +43,7 @@ class BoundProgram final : public RefCounted {
 
   Ref<Program> program_;
   bool bound_ = false;
+  void* stream_ = nullptr;
   std::vector<BoundCall> calls_;
   std::vector<View> views_;
   std::vector<void*> slot_addresses_;
@@ -67,6 +68,7 @@ class Family final : public RefCounted {
  private:
   std::string name_;
   std::mutex mutex_;
+  Device device_;  // of its programs
   Ref<Storage> arena_;
   uint64_t needed_bytes_ = 0;
   std::vector<BoundProgram*> programs_;  // removed by their owners before they die

@@ -22,6 +22,7 @@ enum class Status : int32_t {
   index = 8,
   capture = 9,
   autograd = 10,
+  device_lost = 11,
 };
 
 class Error : public std::runtime_error {

@@ -5,6 +5,8 @@
 
 #include <blualloc/blualloc.h>
 
+#include "tensor/device.h"
+
 namespace blutensor {
 
 namespace {
@@ -12,6 +14,7 @@ namespace {
 std::atomic<uint64_t> next_storage_id{1};
 
 blualloc_pool* default_pool(Device device) {
+  check_device(device);
   blualloc_pool* pool = nullptr;
   if (const int32_t status = blualloc_default_pool(static_cast<int32_t>(device.type), device.index, &pool))
     throw Error(static_cast<Status>(status), blualloc_last_error());
@@ -21,6 +24,12 @@ blualloc_pool* default_pool(Device device) {
 }  // namespace
 
 std::string device_name(Device device) { return device.type == DeviceType::cpu ? "cpu" : text("cuda:", device.index); }
+
+void record_use(const Storage& storage, void* stream) {
+  if (storage.foreign() || !storage.data()) return;
+  if (const int32_t status = blualloc_record_use(default_pool(storage.device()), storage.data(), stream))
+    throw Error(static_cast<Status>(status), blualloc_last_error());
+}
 
 void trim_pool(Device device) {
   if (const int32_t status = blualloc_trim(default_pool(device), nullptr))
@@ -36,7 +45,7 @@ const char* intern(const std::string& name) {
 
 Storage::Storage(size_t bytes, Device device, const char* tag)
     : bytes_(bytes), device_(device), id_(next_storage_id.fetch_add(1, std::memory_order_relaxed)) {
-  if (const int32_t status = blualloc_allocate(default_pool(device), bytes, nullptr, tag, &data_))
+  if (const int32_t status = blualloc_allocate(default_pool(device), bytes, compute_stream(device), tag, &data_))
     throw Error(static_cast<Status>(status), blualloc_last_error());
 }
 
@@ -53,7 +62,7 @@ Storage::~Storage() {
     release_();
   } else if (data_) {
     // A failure here means that the pool's bookkeeping is broken; a destructor cannot report it.
-    static_cast<void>(blualloc_free(default_pool(device_), data_, nullptr));
+    static_cast<void>(blualloc_free(default_pool(device_), data_, compute_stream(device_)));
   }
 }
 

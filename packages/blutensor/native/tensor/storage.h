@@ -39,7 +39,7 @@ class StorageWatch final : public RefCounted {
 
 class Storage final : public RefCounted {
  public:
-  // From blualloc's default pool of the device; `tag` names the owner in snapshots (a string literal or interned).
+  // From blualloc's default pool of the device, in the order of its compute stream; `tag` names the owner in snapshots (a string literal or interned).
   Storage(size_t bytes, Device device, const char* tag);
   // Foreign memory; `release` runs when the last view dies.
   Storage(void* data, size_t bytes, Device device, std::function<void()> release);
@@ -80,6 +80,8 @@ class Storage final : public RefCounted {
   Ref<StorageWatch> watch_;
 };
 
+// Another library's stream reads or writes it too: its memory is used again only after what that stream has by then.
+void record_use(const Storage& storage, void* stream);
 // Gives what the device's pool holds and nobody uses back to the device.
 void trim_pool(Device device);
 

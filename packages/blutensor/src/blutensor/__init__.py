@@ -11,7 +11,7 @@ libblutensor.load_library()  # libblualloc and libblublas first, each with its A
 
 from blublas import num_threads, set_num_threads  # noqa: E402
 
-from . import _operators, nn, optim, random  # noqa: E402
+from . import _operators, cuda, nn, optim, random  # noqa: E402
 from ._operators import *  # noqa: E402, F403
 from .autograd import (  # noqa: E402
     backward,
@@ -36,10 +36,12 @@ from .creation import (  # noqa: E402
     zeros,
     zeros_like,
 )
+from .devices import default_device, get_default_device, set_default_device  # noqa: E402
 from .dtypes import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint8, uint16  # noqa: E402
 from .errors import (  # noqa: E402
     AutogradError,
     CaptureError,
+    DeviceLostError,
     DTypeError,
     IndexOutOfRangeError,
     ShapeError,
@@ -56,7 +58,7 @@ from .nn.functional import (  # noqa: E402
     qkv_attention,
     scaled_dot_product_attention,
 )
-from .process import isa, set_isa  # noqa: E402
+from .process import float32_math, isa, set_float32_math, set_isa  # noqa: E402
 from .program import (  # noqa: E402
     CapturedFunction,
     Program,
@@ -74,6 +76,7 @@ __all__ = [
     "CaptureError",
     "CapturedFunction",
     "DType",
+    "DeviceLostError",
     "DTypeError",
     "Generator",
     "IndexOutOfRangeError",
@@ -91,17 +94,21 @@ __all__ = [
     "bool_",
     "capture",
     "cross_entropy",
+    "cuda",
     "custom_gradient",
+    "default_device",
     "default_generator",
     "empty",
     "empty_like",
     "enable_grad",
     "float16",
     "float32",
+    "float32_math",
     "float64",
     "from_dlpack",
     "full",
     "full_like",
+    "get_default_device",
     "grad",
     "gradcheck",
     "graph_stats",
@@ -127,6 +134,8 @@ __all__ = [
     "register_operator",
     "registered",
     "scaled_dot_product_attention",
+    "set_default_device",
+    "set_float32_math",
     "set_isa",
     "set_num_threads",
     "uint8",

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from . import _native, dtypes
+from . import _native, devices, dtypes
 from ._table import ATTR_KINDS, OperatorSpec
 from .errors import DTypeError, ShapeError
 from .tensor import Tensor
 
 _lib_call = _native.lib.blutensor_call
+_lib_call_on = _native.lib.blutensor_call_on
 _ARRAYS = [ctypes.c_void_p * n for n in range(64)]
 _CACHE_LIMIT = 8192
 
@@ -57,6 +58,27 @@ def invoke_one(op_id: int, tensors: Sequence[Tensor | None], attrs: AttrArray | 
         op_id,
         _handles(tensors),
         n,
+        0,
+        attrs,
+        0 if attrs is None else len(attrs),
+        ctypes.byref(output),
+        1,
+        ctypes.byref(count),
+    )
+    if status:
+        _native.raise_status(status)
+    return Tensor._adopt(output.value)
+
+
+def invoke_on(device: devices.DeviceKey, op_id: int, attrs: AttrArray | None) -> Tensor:
+    """One native call of an operator without tensors: its one output, made on `device`."""
+    output = ctypes.c_void_p()
+    count = ctypes.c_int32()
+    status = _lib_call_on(
+        *device,
+        op_id,
+        _handles(()),
+        0,
         0,
         attrs,
         0 if attrs is None else len(attrs),
@@ -153,9 +175,10 @@ def scalars_to_tensors(
 ) -> tuple[Tensor, ...]:
     """Turns Python numbers among operands into 0-d tensors of the first tensor's dtype.
 
-    A float beside integer tensors becomes float32, as in PyTorch; numbers alone become float32, int64 or bool.
+    They are made on the device of the first tensor. A float beside integer tensors becomes float32, as in PyTorch; numbers alone become float32, int64 or bool.
     """
-    dtype = next((v.dtype for v in values if isinstance(v, Tensor)), None)
+    first = next((v for v in values if isinstance(v, Tensor)), None)
+    dtype, device = (None, None) if first is None else first._fixed()[2:]
 
     def convert(value: Any, name: str) -> Tensor:
         if isinstance(value, Tensor):
@@ -166,6 +189,6 @@ def scalars_to_tensors(
             return need_tensor(op, name, value)
         own = dtypes.bool_ if isinstance(value, bool) else dtypes.int64 if isinstance(value, int) else dtypes.float32
         rank = {"bool": 0, "integer": 1, "floating": 2}
-        return full((), value, own if dtype is None or rank[own.kind] > rank[dtype.kind] else dtype)
+        return full((), value, own if dtype is None or rank[own.kind] > rank[dtype.kind] else dtype, device)
 
     return tuple(convert(v, n) for v, n in zip(values, names, strict=True))

@@ -10,7 +10,15 @@ from typing import NoReturn
 import blualloc.errors
 import libblutensor
 
-from .errors import AutogradError, CaptureError, DTypeError, IndexOutOfRangeError, ShapeError, UnsupportedError
+from .errors import (
+    AutogradError,
+    CaptureError,
+    DeviceLostError,
+    DTypeError,
+    IndexOutOfRangeError,
+    ShapeError,
+    UnsupportedError,
+)
 
 MAX_RANK = 8
 
@@ -189,10 +197,29 @@ _declare("blutensor_tensor_data", c_int32, c_void_p, c_int32, c_char_p, _handles
 _declare("blutensor_tensor_address", c_void_p, c_void_p)
 _declare("blutensor_to_dlpack", c_int32, c_void_p, _handles)
 _declare("blutensor_from_dlpack", c_int32, c_void_p, _handles)
+_declare("blutensor_device_count", c_int32, c_int32)
+_declare("blutensor_cuda_unavailable_reason", c_char_p)
+_declare("blutensor_check_device", c_int32, c_int32, c_int32)
+_declare("blutensor_device_properties", c_char_p, c_int32)
+_declare("blutensor_synchronize", c_int32, c_int32, c_int32)
+_declare("blutensor_compute_stream", c_int32, c_int32, c_int32, _handles)
+_declare("blutensor_set_default_device", c_int32, c_int32, c_int32)
+_declare("blutensor_empty_pinned", c_int32, _int64s, c_int32, c_int32, _handles)
+_declare("blutensor_copy_to_device", c_int32, c_void_p, c_int32, c_int32, _handles)
+_declare("blutensor_copy_bytes", c_int32, c_void_p, c_void_p)
+_declare("blutensor_tensor_read", c_int32, c_void_p, c_char_p, c_void_p, c_uint64)
+_declare("blutensor_tensor_write", c_int32, c_void_p, c_char_p, c_void_p, c_uint64)
+_declare("blutensor_stream_begin", c_int32, c_void_p, c_void_p)
 _declare("blutensor_operator_table", c_char_p)
 _declare(
     "blutensor_call",
     c_int32,
+    *(c_uint32, _handles, c_int32, c_int64, POINTER(Attr), c_int32, _handles, c_int32, POINTER(c_int32)),
+)
+_declare(
+    "blutensor_call_on",
+    c_int32,
+    *(c_int32, c_int32),
     *(c_uint32, _handles, c_int32, c_int64, POINTER(Attr), c_int32, _handles, c_int32, POINTER(c_int32)),
 )
 _declare("blutensor_register_operator", c_int32, POINTER(OperatorDesc), POINTER(c_uint32))
@@ -219,6 +246,8 @@ _declare(
 )
 _declare("blutensor_autograd_get_stats", c_int32, POINTER(AutogradStats))
 _declare("blutensor_generator_state", c_int32, _handles)
+_declare("blutensor_generator_state_on", c_int32, c_int32, c_int32, _handles)
+_declare("blutensor_generator_advance", c_int32)
 _declare("blutensor_generator_next_op_id", c_int64)
 _declare("blutensor_generator_set_op_id", None, c_int64)
 _declare("blutensor_generator_op_id", c_int64)
@@ -239,6 +268,8 @@ _declare("blutensor_family_run", c_int32, c_void_p, POINTER(RunArgs))
 _declare("blutensor_family_get_info", c_int32, c_void_p, POINTER(FamilyInfo))
 _declare("blutensor_set_isa", c_int32, c_char_p)
 _declare("blutensor_isa", c_char_p)
+_declare("blutensor_set_float32_math", c_int32, c_char_p)
+_declare("blutensor_float32_math", c_char_p)
 _declare("blutensor_set_hooks", c_int32, POINTER(Hooks))
 
 OUT_OF_MEMORY = 3
@@ -252,6 +283,7 @@ _EXCEPTIONS: dict[int, type[Exception] | type[KeyboardInterrupt]] = {
     8: IndexOutOfRangeError,
     9: CaptureError,
     10: AutogradError,
+    11: DeviceLostError,
 }
 
 
@@ -277,7 +309,7 @@ def raise_status(status: int) -> NoReturn:
         raise error
     message = last_error()
     if status == OUT_OF_MEMORY:
-        if not message.startswith("out of host memory for bookkeeping"):
+        if message.startswith("[allocate]"):
             blualloc.errors.check(status)
         raise MemoryError(message)
     if status == 5 and message.startswith("[backward]"):

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _calls, random
 from ._table import OPERATORS, OperatorSpec
+from .devices import DeviceKey
 
 RESERVED_STATE = "state"  # a random operator's input: the generator's state, filled in when not given
 RESERVED_OP_ID = "op_id"  # and its attribute: the number of the random operator in its step
@@ -95,7 +96,8 @@ def _source(spec: OperatorSpec) -> str:
     lists = [i for i in spec.inputs if i.kind == "list"]
     scalars = [i.name for i in fixed if i.accepts_scalar]
     if is_random(spec):
-        lines.append(f"    {RESERVED_STATE}, {RESERVED_OP_ID} = _next_random()")
+        beside = next((i.name for i in spec.inputs if i.name != RESERVED_STATE), "None")
+        lines.append(f"    {RESERVED_STATE}, {RESERVED_OP_ID} = _next_random({beside})")
     for i in fixed:
         if i.accepts_scalar or i.name == RESERVED_STATE:
             continue
@@ -163,7 +165,7 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
         "Tensor": _calls.Tensor,
         "_need": _need,
         "_scalars": _calls.scalars_to_tensors,
-        "_full": lambda shape, value, dtype: _FULL(shape, value, dtype),
+        "_full": lambda shape, value, dtype, device: full_on(shape, value, dtype, device),
         "_attrs": _calls.AttrBuilder(spec),
         "_one": _calls.invoke_one,
         "_invoke": _calls.invoke,
@@ -183,9 +185,21 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
     return function
 
 
-_FULL: Callable[..., Any]
-if "full" in OPERATORS:
-    _FULL = build(OPERATORS["full"])
+_full_attrs = _calls.AttrBuilder(OPERATORS["full"])
+_arange_attrs = _calls.AttrBuilder(OPERATORS["arange"])
+
+
+def full_on(shape: Any, value: Any, dtype: Any, device: DeviceKey | None) -> _calls.Tensor:
+    """The operator `full` on a device; None is the default one."""
+    attrs = _full_attrs(shape, value, dtype)
+    op_id = OPERATORS["full"].id
+    return _calls.invoke_one(op_id, (), attrs) if device is None else _calls.invoke_on(device, op_id, attrs)
+
+
+def arange_on(start: float, stop: float, step: float, dtype: Any, device: DeviceKey) -> _calls.Tensor:
+    """The operator `arange` on a device."""
+    return _calls.invoke_on(device, OPERATORS["arange"].id, _arange_attrs(start, stop, step, dtype))
+
 
 # Operators that the package wraps in functions of the same name.
 WRAPPED = (

@@ -292,7 +292,7 @@ def _anchor() -> Tensor:
     if _anchor_tensor is None:
         from .interop import empty
 
-        _anchor_tensor = empty(()).requires_grad_()
+        _anchor_tensor = empty((), device="cpu").requires_grad_()
     return _anchor_tensor
 
 

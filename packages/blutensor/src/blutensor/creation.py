@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import _operators, dtypes
-from .errors import DTypeError
+from .devices import as_device
 from .interop import asarray, empty, from_dlpack
 from .tensor import Scalar, Tensor
 
@@ -15,48 +15,59 @@ __all__ = ["arange", "asarray", "empty", "empty_like", "from_dlpack", "full", "f
 Shape = int | Sequence[int]
 
 
-def full(shape: Shape, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str = "cpu") -> Tensor:
-    """A tensor of one value; dtype defaults to bool, int64 or float32 by the value's type."""
-    if device != "cpu":
-        raise DTypeError(f"[full] expected device 'cpu', got {device!r}")
+def full(
+    shape: Shape, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str | None = None
+) -> Tensor:
+    """A tensor of one value; dtype defaults to bool, int64 or float32 by the value's type.
+
+    `device` is "cpu" or "cuda:<index>"; the default device unless given, as everywhere here.
+    """
     if dtype is None:
         kind = {bool: dtypes.bool_, int: dtypes.int64}.get(type(fill_value), dtypes.float32)
         dtype = kind
-    return _operators.full(shape, fill_value, dtype)
+    return _operators.full_on(shape, fill_value, dtype, as_device("full", device))
 
 
-def zeros(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:
+def zeros(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str | None = None) -> Tensor:
     """A tensor of zeros."""
     return full(shape, 0, dtype=dtype, device=device)
 
 
-def ones(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:
+def ones(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str | None = None) -> Tensor:
     """A tensor of ones."""
     return full(shape, 1, dtype=dtype, device=device)
 
 
-def full_like(x: Tensor, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None) -> Tensor:
-    """`full` with the shape (and, by default, dtype) of x."""
-    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype)
+def full_like(
+    x: Tensor, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str | None = None
+) -> Tensor:
+    """`full` with the shape (and, by default, dtype and device) of x."""
+    target = x._fixed()[3] if device is None else as_device("full_like", device)
+    return _operators.full_on(x.shape, fill_value, x.dtype if dtype is None else dtype, target)
 
 
-def zeros_like(x: Tensor, *, dtype: dtypes.DType | str | None = None) -> Tensor:
-    """`zeros` with the shape (and, by default, dtype) of x."""
-    return full_like(x, 0, dtype=dtype)
+def zeros_like(x: Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
+    """`zeros` with the shape (and, by default, dtype and device) of x."""
+    return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Tensor, *, dtype: dtypes.DType | str | None = None) -> Tensor:
-    """`ones` with the shape (and, by default, dtype) of x."""
-    return full_like(x, 1, dtype=dtype)
+def ones_like(x: Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
+    """`ones` with the shape (and, by default, dtype and device) of x."""
+    return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty_like(x: Tensor, *, dtype: dtypes.DType | str | None = None) -> Tensor:
-    """`empty` with the shape (and, by default, dtype) of x."""
-    return empty(x.shape, dtype=x.dtype if dtype is None else dtype)
+def empty_like(x: Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
+    """`empty` with the shape (and, by default, dtype and device) of x."""
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=x.device if device is None else device)
 
 
 def arange(
-    start: float, stop: float | None = None, step: float = 1, *, dtype: dtypes.DType | str | None = None
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: dtypes.DType | str | None = None,
+    device: str | None = None,
 ) -> Tensor:
     """start, start + step, ... below stop (1-d); int64 when all are integers, else float32."""
     if stop is None:
@@ -64,4 +75,4 @@ def arange(
     if dtype is None:
         integral = all(isinstance(v, int) for v in (start, stop, step))
         dtype = dtypes.int64 if integral else dtypes.float32
-    return _operators.arange(start, stop, step, dtype)
+    return _operators.arange_on(start, stop, step, dtype, as_device("arange", device))

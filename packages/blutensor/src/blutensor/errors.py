@@ -23,5 +23,9 @@ class AutogradError(RuntimeError):
     """A graph that cannot be differentiated: freed, overwritten, not recorded. Or a write that would break one."""
 
 
+class DeviceLostError(RuntimeError):
+    """The GPU faulted or went away: nothing on it can be read any more, and the process has to be restarted."""
+
+
 class UnsupportedError(NotImplementedError):
     """A device, kernel or instruction set that this build or machine does not have."""

@@ -108,7 +108,7 @@ def _values(value: Any) -> Tensor:
         raise ShapeError(f"[setitem] expected nested sequences of equal lengths, got {value!r}: {error}") from None
     if array.dtype.kind not in "biuf":
         raise DTypeError(f"[setitem] expected a tensor, an array, a number or a sequence of numbers, got {value!r}")
-    return asarray(array)
+    return asarray(array, device="cpu")
 
 
 def _selects_elements(item: object) -> bool:

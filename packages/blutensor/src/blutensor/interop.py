@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, dtypes
+from .devices import CPU, as_device, device_name
 from .errors import AutogradError, DTypeError, ShapeError
 from .tensor import Tensor
 
@@ -63,8 +64,15 @@ def _destroy_capsule(capsule: int) -> None:
 _capsule_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy_capsule)
 
 
-def to_capsule(tensor: Tensor, copy: bool | None = None) -> object:
-    """A DLPack capsule over the tensor's memory (`copy=True`: over a copy)."""
+_LEGACY_STREAM = 1  # what DLPack calls CUDA's default stream; CUDA takes the number for a handle of it
+
+
+def to_capsule(tensor: Tensor, copy: bool | None = None, stream: Any = None) -> object:
+    """A DLPack capsule over the tensor's memory (`copy=True`: over a copy).
+
+    `stream`, of a CUDA tensor: what will read the memory (1: the legacy default stream, also when not given; 2: that of
+    the thread; else its address). It is made to wait for what computes the tensor; -1: it is not.
+    """
     if tensor.requires_grad:
         raise AutogradError(
             "[__dlpack__] expected a tensor outside the graph, got one that requires a gradient; export .detach()"
@@ -73,24 +81,39 @@ def to_capsule(tensor: Tensor, copy: bool | None = None) -> object:
         from . import _operators
 
         tensor = _operators.copy(tensor)
+    if tensor._fixed()[3] != CPU and stream != -1:
+        if stream == 0:
+            raise ShapeError("[__dlpack__] expected stream 1 or 2 for CUDA's default streams, got 0, which is ambiguous")
+        _native.check(_lib.blutensor_stream_begin(tensor._handle, _LEGACY_STREAM if stream is None else int(stream)))
     managed = ctypes.c_void_p()
     _native.check(_lib.blutensor_to_dlpack(tensor._handle, ctypes.byref(managed)))
     return _python.PyCapsule_New(managed, _DLTENSOR, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
 
 
 def from_dlpack(x: Any) -> Tensor:
-    """A tensor over the memory of any CPU object with `__dlpack__`, without a copy.
+    """A tensor over the memory of any object with `__dlpack__` on the cpu or a GPU, without a copy.
+
+    The memory of a GPU is ready when what its owner had started is done: no synchronization of the host.
 
     Raises:
         DTypeError: No DLPack object, another device, or an element type that has no counterpart here.
+        UnsupportedError: A GPU that cannot be used here.
     """
     if not hasattr(x, "__dlpack__"):
         raise DTypeError(f"[from_dlpack] expected an object with __dlpack__, got {type(x).__name__}")
     device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (1, 0)
-    if device[0] not in (1, 3):
-        raise DTypeError(f"[from_dlpack] expected memory of the cpu, got DLPack device {tuple(device)}")
+    if device[0] not in (1, 2, 3, 13):
+        raise DTypeError(
+            f"[from_dlpack] expected memory of the cpu or of a CUDA device, got DLPack device {tuple(device)}"
+        )
+    keywords: dict[str, Any] = {}
+    if device[0] in (2, 13):
+        stream = ctypes.c_void_p()
+        key = as_device("from_dlpack", f"cuda:{int(device[1])}")
+        _native.check(_lib.blutensor_compute_stream(*key, ctypes.byref(stream)))
+        keywords["stream"] = stream.value
     try:
-        capsule = x.__dlpack__()
+        capsule = x.__dlpack__(**keywords)
     except BufferError as error:  # read-only memory, or a tensor that requires a gradient
         raise ShapeError(f"[from_dlpack] {type(x).__name__} does not export its memory: {error}") from error
     if not _python.PyCapsule_IsValid(capsule, _DLTENSOR):
@@ -153,45 +176,71 @@ def state_tensors(op: str, state: Any) -> dict[str, Tensor]:
     ]
     if wrong:
         raise DTypeError(f"[{op}] expected tensors or NumPy arrays, got other values: {'; '.join(wrong)}")
-    return {n: asarray(v) for n, v in state.items()}
+    return {n: v if isinstance(v, Tensor) else asarray(v, device="cpu") for n, v in state.items()}
 
 
-def empty(shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtypes.float32, device: str = "cpu") -> Tensor:
-    """Uninitialised memory, row-major.
+def array_tensor(array: npt.NDArray[Any], dtype: dtypes.DType) -> Tensor:
+    """A tensor on the cpu over an array of a dtype's NumPy counterpart; for bfloat16 the array holds its bits."""
+    tensor = empty(array.shape, dtype=dtype, device="cpu")
+    tensor._view("array_tensor", write=True)[...] = array
+    return tensor
+
+
+def sizes_of(op: str, shape: int | Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple.
 
     Raises:
+        ShapeError: More than 8 axes.
+    """
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(d.__index__() for d in shape)
+    if len(sizes) > _native.MAX_RANK:
+        raise ShapeError(f"[{op}] expected at most {_native.MAX_RANK} axes, got {len(sizes)}")
+    return sizes
+
+
+def empty(
+    shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtypes.float32, device: str | None = None
+) -> Tensor:
+    """Uninitialised memory, row-major, on the default device unless one is given.
+
+    Raises:
+        DTypeError: No name of a device.
+        UnsupportedError: A device that cannot be used here.
         ShapeError: A negative size, more than 8 axes, or more than 2^63 bytes.
         OutOfMemoryError: There is not enough memory.
     """
-    if device != "cpu":
-        raise DTypeError(f"[empty] expected device 'cpu', got {device!r}")
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(d.__index__() for d in shape)
-    if len(sizes) > _native.MAX_RANK:
-        raise ShapeError(f"[empty] expected at most {_native.MAX_RANK} axes, got {len(sizes)}")
+    key = as_device("empty", device)
+    sizes = sizes_of("empty", shape)
     out = ctypes.c_void_p()
     number = dtypes.as_dtype(dtype).number
-    _native.check(_lib.blutensor_empty(_native.int64_array(sizes), len(sizes), number, 0, 0, ctypes.byref(out)))
+    _native.check(_lib.blutensor_empty(_native.int64_array(sizes), len(sizes), number, *key, ctypes.byref(out)))
     return Tensor._adopt(out.value)
 
 
 def asarray(
-    x: Any, *, dtype: dtypes.DType | str | None = None, device: str = "cpu", copy: bool | None = None
+    x: Any, *, dtype: dtypes.DType | str | None = None, device: str | None = None, copy: bool | None = None
 ) -> Tensor:
     """A tensor from a tensor, a NumPy array, a DLPack object, a number or nested lists.
 
     Args:
         x: The values. NumPy and DLPack memory is shared where that is possible and `copy` is not True.
         dtype: Wanted type; by default x's own, float32 for Python floats, int64 for Python integers.
-        device: "cpu".
+        device: Where: "cpu" or "cuda:<index>". By default where x is, and the default device for what is no tensor.
         copy: True copies always, False never (an error when it would have to), None when needed.
 
     Raises:
         DTypeError: Values or a type that have no counterpart here.
         ShapeError: A copy is needed and `copy` is False.
+        UnsupportedError: A device that cannot be used here.
         CaptureError: During a capture: constants are made outside of it.
     """
-    if device != "cpu":
-        raise DTypeError(f"[asarray] expected device 'cpu', got {device!r}")
+    if not isinstance(x, Tensor) and hasattr(x, "__dlpack__") and not isinstance(x, (np.ndarray, np.generic)):
+        return asarray(from_dlpack(x), dtype=dtype, device=device, copy=copy)
+    key = x._fixed()[3] if device is None and isinstance(x, Tensor) else as_device("asarray", device)
+    if key != (x._fixed()[3] if isinstance(x, Tensor) else CPU):
+        if copy is False:
+            raise ShapeError(f"[asarray] a copy is needed to go to {device_name(key)}")
+        return asarray(x, dtype=dtype, device=None if isinstance(x, Tensor) else "cpu").to(device_name(key))
     target = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(x, Tensor):
         if target is not None and target is not x.dtype:
@@ -203,8 +252,6 @@ def asarray(
         from . import _operators
 
         return _operators.copy(x)
-    if not isinstance(x, (np.ndarray, np.generic)) and hasattr(x, "__dlpack__"):
-        return asarray(from_dlpack(x), dtype=target, copy=copy)
     shared = isinstance(x, np.ndarray)
     if target is None and not isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
@@ -221,6 +268,6 @@ def asarray(
         return from_numpy(array)
     if wanted is dtypes.bfloat16:
         return from_numpy(np.array(array, np.float32, order="C")).astype(wanted)
-    out = empty(array.shape, dtype=wanted)
+    out = empty(array.shape, dtype=wanted, device="cpu")
     out.copy_(array.astype(wanted.numpy, copy=False))
     return out

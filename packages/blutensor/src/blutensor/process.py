@@ -1,8 +1,28 @@
-"""Process-wide settings for tests and measurements."""
+"""Process-wide settings: instruction sets, float32 products on CUDA."""
 
 from __future__ import annotations
 
 from . import _native
+
+
+def float32_math() -> str:
+    """How float32 matrix products run on CUDA: "ieee" or "tf32"."""
+    name: bytes = _native.lib.blutensor_float32_math()
+    return name.decode()
+
+
+def set_float32_math(mode: str) -> None:
+    """Chooses how float32 matrix products and attention run on CUDA from now on, process-wide.
+
+    Args:
+        mode: "ieee" (default): IEEE multiply-adds. "tf32": on the tensor cores, operands rounded to nearest tf32 (10 bits
+            of mantissa), sums in float32. The cpu always computes the former. A captured function keeps what it was
+            recorded with.
+
+    Raises:
+        ShapeError: Another mode.
+    """
+    _native.check(_native.lib.blutensor_set_float32_math(mode.encode()))
 
 
 def isa() -> str:

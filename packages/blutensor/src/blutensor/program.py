@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
+from .devices import CPU, DeviceKey, as_device, device_name
 from .errors import CaptureError, DTypeError, ShapeError
 from .tensor import Tensor
 
@@ -142,13 +143,19 @@ class _Recording:
         self.first: Program | None = None  # until it was compared with the second
         self.program: Program | None = None
         self.result: Any = None
-        self.targets = [(_lib.blutensor_tensor_address(s._handle), s.nbytes) for s in slots]
+        self.seen: list[Any] = []  # geometry of the arguments of the last call
+        # Copied to by address where both are on the cpu; 0 elsewhere.
+        self.targets = [
+            (_lib.blutensor_tensor_address(s._handle) if s._fixed()[3] == CPU else 0, s.nbytes) for s in slots
+        ]
 
 
 class CapturedFunction:
     """A function of tensors that is recorded in its first two calls, which are real, and replayed from the third.
 
-    Arguments are copied into fixed slots. A replay returns the same tensors every time and overwrites them. Shapes or
+    Arguments are copied into fixed slots: on `device` when it is given, else on the argument's device, or on the default
+    device for arguments on the cpu. Copies from pinned memory only start: write to it again after
+    `cuda.synchronize`. A replay returns the same tensors every time and overwrites them. Shapes or
     dtypes that were not seen before are captured anew; at most `max_programs` are kept, the oldest goes.
     """
 
@@ -160,6 +167,7 @@ class CapturedFunction:
         family: ProgramFamily | None = None,
         level: Level = "operator",
         max_programs: int = 8,
+        device: str | None = None,
     ) -> None:
         if not callable(function):
             raise DTypeError(f"[capture] expected a function of tensors, got {type(function).__name__} {function!r}")
@@ -174,6 +182,7 @@ class CapturedFunction:
             raise ShapeError(f"[capture] expected level 'operator' or 'primitive', got {level!r}")
         self._level = level
         self._max_programs = max_programs
+        self._device = None if device is None else as_device("capture", device)
         self._recordings: dict[tuple[Any, ...], _Recording] = {}
         self._last: _Recording | None = None
 
@@ -204,7 +213,8 @@ class CapturedFunction:
                     f"[capture {self.name}] expected tensors, argument {i} is {type(a).__name__}; host values are "
                     "baked into a capture: pass them as 0-d tensors, or close over them if they never change"
                 )
-        key = tuple((a.shape, a.dtype.number) for a in args)
+        devices = [self._slot_device(a) for a in args]
+        key = tuple((a.shape, a.dtype.number, d) for a, d in zip(args, devices, strict=True))
         recording = self._recordings.get(key)
         if recording is None:
             if self._recordings:
@@ -217,8 +227,17 @@ class CapturedFunction:
                 self._recordings.pop(next(iter(self._recordings)))
             from .interop import empty
 
-            recording = self._recordings[key] = _Recording([empty(a.shape, dtype=a.dtype) for a in args])
+            recording = self._recordings[key] = _Recording(
+                [empty(a.shape, dtype=a.dtype, device=device_name(d)) for a, d in zip(args, devices, strict=True)]
+            )
+        recording.seen = [a._fixed() for a in args]
         return recording
+
+    def _slot_device(self, argument: Tensor) -> DeviceKey:
+        own = argument._fixed()[3]
+        if self._device is not None:
+            return self._device
+        return as_device("capture", None) if own == CPU else own
 
     def __call__(self, *args: Tensor, **keywords: Any) -> Any:
         """Records in the first two calls of a signature, replays in the others; returns what the function returned.
@@ -238,8 +257,8 @@ class CapturedFunction:
             raise CaptureError(f"[capture {self.name}] cannot be called inside a capture: captures do not nest")
         last = self._last
         if last is not None and last.program is not None and len(args) == len(last.slots):
-            for a, slot in zip(args, last.slots, strict=True):
-                if type(a) is not Tensor or a._fixed() != slot._fixed():
+            for a, seen in zip(args, last.seen, strict=True):
+                if type(a) is not Tensor or a._fixed() != seen:
                     break
             else:
                 return self._replay(last, args)
@@ -252,7 +271,7 @@ class CapturedFunction:
 
     def _replay(self, recording: _Recording, args: tuple[Tensor, ...]) -> Any:
         for a, slot, (address, nbytes) in zip(args, recording.slots, recording.targets, strict=True):
-            if a.is_contiguous():
+            if address and a.is_contiguous():
                 ctypes.memmove(address, a._address("capture"), nbytes)
             else:
                 slot.copy_(a.detach())
@@ -305,6 +324,7 @@ def capture(
     name: str | None = None,
     level: Level = "operator",
     max_programs: int = 8,
+    device: str | None = None,
 ) -> CapturedFunction:
     """Captures a function of tensors, with an arena of its own. See `CapturedFunction`.
 
@@ -315,12 +335,13 @@ def capture(
         name: Shown in messages and in the program's text.
         level: "primitive" records composite operators in their decomposed form.
         max_programs: Signatures (shapes and dtypes) kept.
+        device: Where the slots of the arguments are; see `CapturedFunction`.
 
     Raises:
         DTypeError: `function` is no function.
         ShapeError: Another level, or max_programs below 1.
     """
-    return CapturedFunction(function, name=name, level=level, max_programs=max_programs)
+    return CapturedFunction(function, name=name, level=level, max_programs=max_programs, device=device)
 
 
 # ---------------------------------------------------------------- families
@@ -364,7 +385,9 @@ _SLICE_SECONDS = 0.05
 class ProgramFamily:
     """Programs that share one arena (micro-steps, evaluation, decoding), and the native loop over them."""
 
-    def __init__(self, name: str = "family") -> None:
+    def __init__(self, name: str = "family", *, device: str | None = None) -> None:
+        """A family without programs; `device` is that of its captured functions where they do not say another."""
+        self._device = device
         out = ctypes.c_void_p()
         _native.check(_lib.blutensor_family_create(name.encode(), ctypes.byref(out)))
         self._handle = out.value
@@ -376,10 +399,18 @@ class ProgramFamily:
             _release(self._handle)
 
     def capture(
-        self, function: Callable[..., Any], *, name: str | None = None, level: Level = "operator", max_programs: int = 8
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        level: Level = "operator",
+        max_programs: int = 8,
+        device: str | None = None,
     ) -> CapturedFunction:
         """`capture`, with this family's arena."""
-        return CapturedFunction(function, name=name, family=self, level=level, max_programs=max_programs)
+        return CapturedFunction(
+            function, name=name, family=self, level=level, max_programs=max_programs, device=device or self._device
+        )
 
     @property
     def memory(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from . import _native
 from ._arguments import integer
+from .devices import CPU, DeviceKey, as_device, default_device
 from .dtypes import DType, float32
 from .tensor import Tensor
 
@@ -16,32 +17,38 @@ _lib = _native.lib
 class Generator:
     """The process's random generator.
 
-    Its state is an int64 tensor [2], {seed, step}, that captured programs read and advance on the device; checkpoints
+    Its state is an int64 tensor [2], {seed, step}, that captured programs read and advance on their device; checkpoints
     hold it. The number of the operator within the step is counted on the host and restarts at 0 with every step.
     """
 
     def __init__(self) -> None:
+        self._state_on(CPU)
+
+    def _state_on(self, device: DeviceKey) -> Tensor:
         out = ctypes.c_void_p()
-        _native.check(_lib.blutensor_generator_state(ctypes.byref(out)))
-        self._state = Tensor._adopt(out.value)
+        status = _lib.blutensor_generator_state_on(*device, ctypes.byref(out))
+        if status:
+            _native.raise_status(status)
+        return Tensor._adopt(out.value)
 
     @property
     def state(self) -> Tensor:
-        """int64 [2]: seed and step. Write to it (`copy_`) to restore a checkpoint."""
-        return self._state
+        """int64 [2] on the cpu: seed and step. Write to it (`copy_`) to restore a checkpoint.
+
+        Random operators on a GPU read a copy there; the copies are kept in step. Ask for the property again after
+        whatever may have changed one.
+        """
+        return self._state_on(CPU)
 
     def seed(self, seed: int) -> None:
         """Starts over: this seed, step 0, operator 0."""
-        view = self._state._view("manual_seed", write=True)
+        view = self.state._view("manual_seed", write=True)
         view[0], view[1] = _signed(seed), 0
         _lib.blutensor_generator_begin_step()
 
     def advance(self) -> None:
         """Ends a step: the next random operators belong to the next one. Recorded by captures, like any operator."""
-        from . import _operators
-
-        _operators.private("rng_advance_")(self._state)
-        _lib.blutensor_generator_begin_step()
+        _native.check(_lib.blutensor_generator_advance())
 
     @property
     def op_id(self) -> int:
@@ -75,12 +82,20 @@ def manual_seed(seed: int) -> Generator:
     return default_generator
 
 
-def next_random() -> tuple[Tensor, int]:
-    """The state tensor and the operator number for one random operator."""
-    return default_generator.state, int(_lib.blutensor_generator_next_op_id())
+def next_random(beside: object = None) -> tuple[Tensor, int]:
+    """The state tensor, on the device of `beside` (else the default one), and the operator's number."""
+    device = beside._fixed()[3] if isinstance(beside, Tensor) else as_device("random", None)
+    return default_generator._state_on(device), int(_lib.blutensor_generator_next_op_id())
 
 
-def uniform(shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, *, dtype: DType | str = float32) -> Tensor:
+def uniform(
+    shape: int | Sequence[int],
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    dtype: DType | str = float32,
+    device: str | None = None,
+) -> Tensor:
     """Uniformly distributed numbers on [low, high).
 
     Args:
@@ -88,11 +103,19 @@ def uniform(shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, *, 
         low: Smallest value.
         high: Bound above all values.
         dtype: float32 or float64.
+        device: Where; the default device unless given. The bits are the same everywhere.
     """
-    return _draw("uniform", shape, low, high, dtype)
+    return _draw("uniform", shape, low, high, dtype, device)
 
 
-def normal(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, dtype: DType | str = float32) -> Tensor:
+def normal(
+    shape: int | Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    dtype: DType | str = float32,
+    device: str | None = None,
+) -> Tensor:
     """Normally distributed numbers (Box-Muller on Philox).
 
     Args:
@@ -100,12 +123,18 @@ def normal(shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, *, d
         mean: Mean.
         std: Standard deviation.
         dtype: float32 or float64.
+        device: Where; the default device unless given.
     """
-    return _draw("normal", shape, mean, std, dtype)
+    return _draw("normal", shape, mean, std, dtype, device)
 
 
-def _draw(name: str, shape: int | Sequence[int], a: float, b: float, dtype: DType | str) -> Tensor:
+def _draw(
+    name: str, shape: int | Sequence[int], a: float, b: float, dtype: DType | str, device: str | None
+) -> Tensor:
     from . import _operators
 
+    if device is not None:
+        with default_device(device):
+            return _draw(name, shape, a, b, dtype, None)
     result: Tensor = getattr(_operators, name)(shape, a, b, dtype)
     return result

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, dtypes
+from .devices import CPU, DeviceKey, as_device, device_name
 from .errors import AutogradError, DTypeError, ShapeError
 
 Scalar = bool | int | float
@@ -39,7 +40,7 @@ class Tensor:
     __array_priority__ = 1000
 
     _handle: int
-    _geometry: tuple[tuple[int, ...], tuple[int, ...], dtypes.DType] | None
+    _geometry: tuple[tuple[int, ...], tuple[int, ...], dtypes.DType, DeviceKey] | None
 
     def __init__(self) -> None:
         raise DTypeError("Tensor() cannot be called; use blutensor.asarray, zeros, empty or from_dlpack")
@@ -69,11 +70,12 @@ class Tensor:
         _native.check(_get_info(self._handle, ctypes.byref(info)))
         return info
 
-    def _fixed(self) -> tuple[tuple[int, ...], tuple[int, ...], dtypes.DType]:
+    def _fixed(self) -> tuple[tuple[int, ...], tuple[int, ...], dtypes.DType, DeviceKey]:
         if self._geometry is None:
             info = self._info()
             rank = info.rank
-            self._geometry = (tuple(info.shape[:rank]), tuple(info.strides[:rank]), dtypes.ALL[info.dtype])
+            device = (info.device_type, info.device_index)
+            self._geometry = (tuple(info.shape[:rank]), tuple(info.strides[:rank]), dtypes.ALL[info.dtype], device)
         return self._geometry
 
     @property
@@ -112,8 +114,7 @@ class Tensor:
     @property
     def device(self) -> str:
         """Where the memory is: "cpu" or "cuda:<index>"."""
-        info = self._info()
-        return "cpu" if info.device_type == 0 else f"cuda:{info.device_index}"
+        return device_name(self._fixed()[3])
 
     def is_contiguous(self) -> bool:
         """Whether it is row-major without gaps."""
@@ -165,6 +166,7 @@ class Tensor:
         """A NumPy array over the same memory. bfloat16 comes as uint16: its bits.
 
         Raises:
+            DTypeError: For a tensor on another device: use `.cpu().numpy()`.
             CaptureError: During a capture, or for a tensor that a captured function left behind.
             AutogradError: For a tensor that requires a gradient: use `.detach().numpy()`.
         """
@@ -175,7 +177,18 @@ class Tensor:
         return self._view("numpy")
 
     def _view(self, op: str, write: bool = False) -> npt.NDArray[Any]:
-        return array_over(self._address(op, write), *self._fixed(), keep=self)
+        shape, strides, dtype, _ = self._fixed()
+        return array_over(self._address(op, write), shape, strides, dtype, keep=self)
+
+    def _host_array(self, op: str) -> npt.NDArray[Any]:
+        """The values as an array: over the same memory on the cpu, a copy from another device."""
+        shape, _, dtype, device = self._fixed()
+        if device == CPU:
+            return self._view(op)
+        source = self if self.is_contiguous() else _operators().contiguous(self.detach())
+        array = np.empty(shape, dtype.numpy)
+        _native.check(_lib.blutensor_tensor_read(source._handle, op.encode(), array.ctypes.data, array.nbytes))
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.detach()._view("__array__")
@@ -202,7 +215,7 @@ class Tensor:
         return self._values("tolist").tolist()
 
     def _values(self, op: str) -> npt.NDArray[Any]:
-        array = self._view(op)
+        array = self._host_array(op)
         return (array.astype(np.uint32) << 16).view(np.float32) if self.dtype is dtypes.bfloat16 else array
 
     def __copy__(self) -> Self:
@@ -220,8 +233,8 @@ class Tensor:
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.is_leaf:
             raise ShapeError(f"[pickle] expected a leaf, got a result of '{self.grad_fn}'; use .detach()")
-        values = np.array(self.detach()._view("pickle"))
-        return _restore, (type(self), values, self.dtype.name, self.requires_grad)
+        values = np.array(self.detach()._host_array("pickle"))
+        return _restore, (type(self), values, self.dtype.name, self.requires_grad, self.device)
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -245,19 +258,60 @@ class Tensor:
     def __repr__(self) -> str:
         if _lib.blutensor_capture_active():
             return f"Tensor(shape={self.shape}, dtype={self.dtype.name}, captured)"
+        where = "" if self._fixed()[3] == CPU else f", device={self.device}"
         with np.printoptions(threshold=64, edgeitems=3):
             values = np.array2string(self._values("repr"), separator=", ", prefix="Tensor(")
         grad = f", grad_fn={self.grad_fn}" if self.grad_fn else ", requires_grad=True" if self.requires_grad else ""
-        return f"Tensor({values}, shape={self.shape}, dtype={self.dtype.name}{grad})"
+        return f"Tensor({values}, shape={self.shape}, dtype={self.dtype.name}{where}{grad})"
 
     def __dlpack__(self, *, stream: object = None, max_version: object = None, dl_device: object = None,
                    copy: bool | None = None) -> object:  # fmt: skip
         from .interop import to_capsule
 
-        return to_capsule(self, copy=copy)
+        return to_capsule(self, copy=copy, stream=stream)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        kind, index = self._fixed()[3]
+        return (2 if kind == 1 else 1, index)
+
+    # ---------------------------------------------------------------- devices
+
+    def to(self, device: str | dtypes.DType | None = None, dtype: dtypes.DType | str | None = None) -> Tensor:
+        """The tensor on a device and of a dtype: itself when it is that already, else a row-major copy.
+
+        `to(dtype)` works too. Gradients flow back through it.
+
+        Raises:
+            DTypeError: No name of a device, or no dtype.
+            UnsupportedError: A device that cannot be used here.
+            CaptureError: Another device, during a capture.
+        """
+        if isinstance(device, dtypes.DType):
+            device, dtype = None, device
+        converted = self if dtype is None else self.astype(dtype)
+        key = self._fixed()[3] if device is None else as_device("to", device)
+        if key == converted._fixed()[3]:
+            return converted
+        from .autograd import custom_gradient, is_grad_enabled
+
+        source = converted.detach()
+        if not source.is_contiguous():
+            source = _operators().contiguous(source)
+        out = ctypes.c_void_p()
+        _native.check(_lib.blutensor_copy_to_device(source._handle, *key, ctypes.byref(out)))
+        copy = Tensor._adopt(out.value)
+        if converted.requires_grad and is_grad_enabled():
+            back = converted.device
+            custom_gradient("to", [converted], [copy], lambda grads: [None if g is None else g.to(back) for g in grads])
+        return copy
+
+    def cpu(self) -> Tensor:
+        """`to("cpu")`."""
+        return self.to("cpu")
+
+    def cuda(self, index: int = 0) -> Tensor:
+        """`to(f"cuda:{index}")`."""
+        return self.to(f"cuda:{index}")
 
     # ---------------------------------------------------------------- gradients
 
@@ -308,17 +362,42 @@ class Tensor:
     # ---------------------------------------------------------------- in place
 
     def copy_(self, source: Tensor | npt.NDArray[Any]) -> Self:
-        """Writes `source` (broadcast, cast) into this tensor's memory."""
+        """Writes `source` (broadcast, cast; from any device) into this tensor's memory."""
         if isinstance(source, np.ndarray):
-            self._view("copy_", write=True)[...] = source
+            self._write(source)
+        elif isinstance(source, Tensor) and source._fixed()[3] != self._fixed()[3]:
+            self._copy_from_device(source)
         else:
             _operators().copy_(self, source)
         return self
 
+    def _write(self, source: npt.NDArray[Any]) -> None:
+        shape, _, dtype, device = self._fixed()
+        if device == CPU:
+            self._view("copy_", write=True)[...] = source
+            return
+        array = np.empty(shape, dtype.numpy)
+        array[...] = source
+        if self.is_contiguous() and not (self.requires_grad and _lib.blutensor_grad_enabled()):
+            _native.check(_lib.blutensor_tensor_write(self._handle, b"copy_", array.ctypes.data, array.nbytes))
+        else:
+            from .interop import array_tensor
+
+            _operators().copy_(self, array_tensor(array, dtype).to(self.device))
+
+    def _copy_from_device(self, source: Tensor) -> None:
+        whole = self.is_contiguous() and source.is_contiguous()
+        same = self.shape == source.shape and self.dtype is source.dtype
+        differentiated = _lib.blutensor_grad_enabled() and (self.requires_grad or source.requires_grad)
+        if whole and same and not differentiated:
+            _native.check(_lib.blutensor_copy_bytes(self._handle, source._handle))
+        else:
+            _operators().copy_(self, source.to(self.device))
+
     def add_(self, other: Tensor | Scalar) -> Self:
         """Adds `other` (broadcast) in place."""
         if not isinstance(other, Tensor):
-            other = _operators().full((), other, self.dtype)
+            other = _operators().full_on((), other, self.dtype, self._fixed()[3])
         _operators().add_(self, other)
         return self
 
@@ -482,12 +561,14 @@ def array_over(
     return np.ndarray(shape, dtype.numpy, buffer, -low, [s * item for s in strides])
 
 
-def _restore(cls: type[Tensor], values: npt.NDArray[Any], dtype: str, requires_grad: bool) -> Tensor:
+def _restore(
+    cls: type[Tensor], values: npt.NDArray[Any], dtype: str, requires_grad: bool, device: str = "cpu"
+) -> Tensor:
     """A tensor out of a pickle."""
     from .interop import empty
 
-    made = empty(values.shape, dtype=dtype)
-    made._view("pickle", write=True)[...] = values
+    made = empty(values.shape, dtype=dtype, device=device)
+    made._write(values)
     tensor = cls._adopt(made._detach_handle())
     tensor.requires_grad = requires_grad
     return tensor
