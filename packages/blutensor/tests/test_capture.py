@@ -412,7 +412,7 @@ def test_textual_form() -> None:
     for _ in range(2):
         f(bt.ones((2, 3)))
     text = str(f.program)
-    assert text.startswith("program readable {\n")
+    assert text.startswith("program readable on cpu {\n")
     assert text.endswith("}\n")
     assert re.search(r"buffer %\d+ = slot 24 bytes, calls 0\.\.0", text)
     assert re.search(r"buffer %\d+ = external 48 bytes", text)

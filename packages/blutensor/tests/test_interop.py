@@ -177,7 +177,7 @@ def test_dlpack_misuse() -> None:
             raise AssertionError("must not be asked")
 
         def __dlpack_device__(self) -> tuple[int, int]:
-            return (2, 0)
+            return (4, 0)
 
     class Used:
         def __init__(self) -> None:

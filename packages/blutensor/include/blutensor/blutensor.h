@@ -27,9 +27,9 @@ extern "C" {
 #define BLUTENSOR_STATUS_RUNTIME 5
 #define BLUTENSOR_STATUS_IO 6
 #define BLUTENSOR_STATUS_INTERRUPTED 7
-#define BLUTENSOR_STATUS_INDEX 8     /* IndexError: an id, target or axis out of range */
-#define BLUTENSOR_STATUS_CAPTURE 9   /* CaptureError */
-#define BLUTENSOR_STATUS_AUTOGRAD 10 /* AutogradError: a write in place that would break the graph */
+#define BLUTENSOR_STATUS_INDEX 8        /* IndexError: an id, target or axis out of range */
+#define BLUTENSOR_STATUS_CAPTURE 9      /* CaptureError */
+#define BLUTENSOR_STATUS_AUTOGRAD 10    /* AutogradError: a write in place that would break the graph */
 #define BLUTENSOR_STATUS_DEVICE_LOST 11 /* DeviceLostError: nothing on the GPU can be read any more */
 
 /* dtypes: float32 0, bfloat16 1, float16 2, float64 3, int64 4, int32 5, uint8 6, uint16 7, bool 8. Devices: cpu 0, cuda 1. */

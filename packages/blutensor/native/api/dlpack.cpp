@@ -98,9 +98,9 @@ int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out) {
       auto* m = static_cast<DLManagedTensor*>(p);
       if (m->deleter) m->deleter(m);
     };
-    const int32_t status =
-        blutensor_from_memory(static_cast<char*>(dl.data) + dl.byte_offset, shape.data(), strides.data(), dl.ndim,
-                              static_cast<int32_t>(found->dtype), on_host ? 0 : 1, on_host ? 0 : dl.device.device_id, release, managed, out);
+    const int32_t status = blutensor_from_memory(
+        static_cast<char*>(dl.data) + dl.byte_offset, shape.data(), strides.data(), dl.ndim,
+        static_cast<int32_t>(found->dtype), on_host ? 0 : 1, on_host ? 0 : dl.device.device_id, release, managed, out);
     if (status) throw Error(static_cast<Status>(status), blutensor_last_error());
   });
 }

@@ -3,6 +3,7 @@
 
 #include "api/handles.h"
 #include "autograd/node.h"
+#include "ops/cuda/report.h"
 #include "ops/dispatch.h"
 #include "ops/kernels.h"
 #include "ops/registry.h"
@@ -24,6 +25,9 @@ void initialize() {
   std::call_once(once, [] {
     OperatorRegistry::instance();
     install_autograd();
+#ifdef BLUTENSOR_HAVE_CUDA
+    set_report_check(cuda::throw_reported);
+#endif
   });
 }
 

@@ -179,7 +179,8 @@ int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args)
     if (args->interrupted) loop.interrupted = [args] { return args->interrupted(args->interrupted_context) != 0; };
     for (const Phase& phase : loop.phases) Generator::instance().before_run(phase.program->program());
     loop.run(family_of(family));
-    if (!loop.phases.empty() && loop.steps_done > 0) Generator::instance().after_run(loop.phases.back().program->program());
+    if (!loop.phases.empty() && loop.steps_done > 0)
+      Generator::instance().after_run(loop.phases.back().program->program());
   });
   args->steps_done = loop.steps_done;
   args->host_seconds = loop.host_seconds;

@@ -88,8 +88,8 @@ class Program final : public RefCounted {
   uint64_t workspace_peak_bytes() const;
   uint64_t bytes_of(BufferKind kind) const;
 
-  Device device;                           // all calls run on it
-  Float32Math math = Float32Math::ieee;    // what the recording ran with
+  Device device;                         // all calls run on it
+  Float32Math math = Float32Math::ieee;  // what the recording ran with
   std::vector<Buffer> buffers;
   std::vector<ProgramCall> calls;
   std::vector<LaneEvent> events;  // computed by plan()

@@ -35,8 +35,7 @@ void Generator::note_writes() {
 void Generator::bring_up_to_date(Copy& copy) {
   if (copy.in_step) return;
   const auto newest = std::find_if(copies_.begin(), copies_.end(), [](const Copy& c) { return c.in_step; });
-  copy_bytes(copy.state.data(), copy.state.device(), newest->state.data(), newest->state.device(),
-             copy.state.nbytes());
+  copy_bytes(copy.state.data(), copy.state.device(), newest->state.data(), newest->state.device(), copy.state.nbytes());
   copy.state.storage().mark_written("generator");
   copy.version = copy.state.storage().version();
   copy.in_step = true;
@@ -90,7 +89,8 @@ void Generator::before_run(const Program& program) {
   const std::lock_guard lock(mutex_);
   note_writes();
   for (Copy& copy : copies_)
-    if (!copy.in_step && copy.state.device() == program.device && program.reads(copy.state.storage().id())) bring_up_to_date(copy);
+    if (!copy.in_step && copy.state.device() == program.device && program.reads(copy.state.storage().id()))
+      bring_up_to_date(copy);
 }
 
 void Generator::after_run(const Program& program) {

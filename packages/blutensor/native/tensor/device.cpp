@@ -7,6 +7,7 @@
 #include <mutex>
 
 #ifdef BLUTENSOR_HAVE_CUDA
+#include <blualloc/blualloc.h>
 #include <cuda_runtime_api.h>
 #endif
 
@@ -72,8 +73,8 @@ void cuda_failed(int error, const char* what) { fail(Status::runtime, "[", what,
 namespace {
 
 constexpr int kMaxDevices = 64;
-constexpr int kLeastCapability = 80;     // sm_80: bfloat16 tensor cores, asynchronous copies
-constexpr int kLeastDriver = 13000;      // the CUDA version that this build was compiled for
+constexpr int kLeastCapability = 80;  // sm_80: bfloat16 tensor cores, asynchronous copies
+constexpr int kLeastDriver = 13000;   // the CUDA version that this build was compiled for
 constexpr const char* kLeastDriverName = "580";
 
 void check(cudaError_t error, const char* what) {
@@ -89,9 +90,9 @@ struct DeviceRecord {
 
 // What the driver says, asked once.
 struct Devices {
-  int count = 0;        // that the driver lists
+  int count = 0;  // that the driver lists
   int usable = 0;
-  std::string reason;   // why none is usable
+  std::string reason;  // why none is usable
   std::array<DeviceRecord, kMaxDevices> record;
   std::mutex mutex;  // of making streams
 
@@ -156,6 +157,13 @@ bool is_pinned(const void* memory) {
     return false;
   }
   return attributes.type == cudaMemoryTypeHost;
+}
+
+blualloc_pool* pinned_pool() {
+  blualloc_pool* pool = nullptr;
+  if (const int32_t status = blualloc_default_pool(BLUALLOC_DEVICE_PINNED, 0, &pool))
+    throw Error(static_cast<Status>(status), blualloc_last_error());
+  return pool;
 }
 
 cudaStream_t stream_of(Device device) { return static_cast<cudaStream_t>(compute_stream(device)); }
@@ -240,8 +248,7 @@ void* compute_stream(Device device) {
 }
 
 bool in_use(Device device) {
-  return device.type == DeviceType::cpu ||
-         devices().record[static_cast<size_t>(device.index)].stream.load() != nullptr;
+  return device.type == DeviceType::cpu || devices().record[static_cast<size_t>(device.index)].stream.load() != nullptr;
 }
 
 void synchronize(Device device) {
@@ -289,20 +296,15 @@ void fill_bytes(void* to, Device device, int value, size_t bytes) {
 void* allocate_pinned(size_t bytes) {
   if (!cuda_device_count()) fail(Status::unsupported, "[pinned memory] ", cuda_unavailable_reason());
   void* memory = nullptr;
-  const cudaError_t error = cudaHostAlloc(&memory, bytes ? bytes : 1, cudaHostAllocPortable);
-  if (error == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());
-    fail(Status::runtime, "[pinned memory] the host has no ", bytes,
-         " bytes left that can be pinned; lower the batch size, or raise the limit of locked memory");
-  }
-  check(error, "pinned memory");
+  if (const int32_t status = blualloc_allocate(pinned_pool(), bytes, nullptr, "pinned", &memory))
+    throw Error(static_cast<Status>(status), blualloc_last_error());
   return memory;
 }
 
 void free_pinned(void* memory) {
   if (!memory) return;
   for (int i = 0; i < devices().count; ++i) drain({DeviceType::cuda, i});
-  static_cast<void>(cudaFreeHost(memory));
+  static_cast<void>(blualloc_free(pinned_pool(), memory, nullptr));
 }
 
 void stream_waits_for_compute(Device device, void* stream) {

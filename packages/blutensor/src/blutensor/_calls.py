@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _native, devices, dtypes
-from ._table import ATTR_KINDS, OperatorSpec
+from ._table import ATTR_KINDS, OPERATORS, OperatorSpec
 from .errors import DTypeError, ShapeError
 from .tensor import Tensor
 
@@ -157,6 +157,22 @@ class AttrBuilder:
         return array
 
 
+_full_attrs = AttrBuilder(OPERATORS["full"])
+_arange_attrs = AttrBuilder(OPERATORS["arange"])
+
+
+def full_on(shape: Any, value: Any, dtype: Any, device: devices.DeviceKey | None) -> Tensor:
+    """The operator `full` on a device; None is the default one."""
+    attrs = _full_attrs(shape, value, dtype)
+    op_id = OPERATORS["full"].id
+    return invoke_one(op_id, (), attrs) if device is None else invoke_on(device, op_id, attrs)
+
+
+def arange_on(start: float, stop: float, step: float, dtype: Any, device: devices.DeviceKey) -> Tensor:
+    """The operator `arange` on a device."""
+    return invoke_on(device, OPERATORS["arange"].id, _arange_attrs(start, stop, step, dtype))
+
+
 def need_tensor(op: str, name: str, value: object) -> Tensor:
     """The value, if it is a tensor.
 
@@ -175,7 +191,8 @@ def scalars_to_tensors(
 ) -> tuple[Tensor, ...]:
     """Turns Python numbers among operands into 0-d tensors of the first tensor's dtype.
 
-    They are made on the device of the first tensor. A float beside integer tensors becomes float32, as in PyTorch; numbers alone become float32, int64 or bool.
+    They are made on the device of the first tensor.
+    A float beside integer tensors becomes float32, as in PyTorch; numbers alone become float32, int64 or bool.
     """
     first = next((v for v in values if isinstance(v, Tensor)), None)
     dtype, device = (None, None) if first is None else first._fixed()[2:]

@@ -12,7 +12,6 @@ from typing import Any
 
 from . import _calls, random
 from ._table import OPERATORS, OperatorSpec
-from .devices import DeviceKey
 
 RESERVED_STATE = "state"  # a random operator's input: the generator's state, filled in when not given
 RESERVED_OP_ID = "op_id"  # and its attribute: the number of the random operator in its step
@@ -165,7 +164,7 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
         "Tensor": _calls.Tensor,
         "_need": _need,
         "_scalars": _calls.scalars_to_tensors,
-        "_full": lambda shape, value, dtype, device: full_on(shape, value, dtype, device),
+        "_full": _calls.full_on,
         "_attrs": _calls.AttrBuilder(spec),
         "_one": _calls.invoke_one,
         "_invoke": _calls.invoke,
@@ -183,22 +182,6 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
     function.__doc__ = docstring(spec)
     function.__module__ = __name__
     return function
-
-
-_full_attrs = _calls.AttrBuilder(OPERATORS["full"])
-_arange_attrs = _calls.AttrBuilder(OPERATORS["arange"])
-
-
-def full_on(shape: Any, value: Any, dtype: Any, device: DeviceKey | None) -> _calls.Tensor:
-    """The operator `full` on a device; None is the default one."""
-    attrs = _full_attrs(shape, value, dtype)
-    op_id = OPERATORS["full"].id
-    return _calls.invoke_one(op_id, (), attrs) if device is None else _calls.invoke_on(device, op_id, attrs)
-
-
-def arange_on(start: float, stop: float, step: float, dtype: Any, device: DeviceKey) -> _calls.Tensor:
-    """The operator `arange` on a device."""
-    return _calls.invoke_on(device, OPERATORS["arange"].id, _arange_attrs(start, stop, step, dtype))
 
 
 # Operators that the package wraps in functions of the same name.

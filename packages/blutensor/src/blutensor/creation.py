@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import _operators, dtypes
+from . import dtypes
+from ._calls import arange_on, full_on
 from .devices import as_device
 from .interop import asarray, empty, from_dlpack
 from .tensor import Scalar, Tensor
@@ -25,7 +26,7 @@ def full(
     if dtype is None:
         kind = {bool: dtypes.bool_, int: dtypes.int64}.get(type(fill_value), dtypes.float32)
         dtype = kind
-    return _operators.full_on(shape, fill_value, dtype, as_device("full", device))
+    return full_on(shape, fill_value, dtype, as_device("full", device))
 
 
 def zeros(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str | None = None) -> Tensor:
@@ -43,7 +44,7 @@ def full_like(
 ) -> Tensor:
     """`full` with the shape (and, by default, dtype and device) of x."""
     target = x._fixed()[3] if device is None else as_device("full_like", device)
-    return _operators.full_on(x.shape, fill_value, x.dtype if dtype is None else dtype, target)
+    return full_on(x.shape, fill_value, x.dtype if dtype is None else dtype, target)
 
 
 def zeros_like(x: Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
@@ -75,4 +76,4 @@ def arange(
     if dtype is None:
         integral = all(isinstance(v, int) for v in (start, stop, step))
         dtype = dtypes.int64 if integral else dtypes.float32
-    return _operators.arange_on(start, stop, step, dtype, as_device("arange", device))
+    return arange_on(start, stop, step, dtype, as_device("arange", device))

@@ -104,7 +104,5 @@ def empty_pinned(shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtyp
     sizes = sizes_of("empty_pinned", shape)
     out = ctypes.c_void_p()
     number = dtypes.as_dtype(dtype).number
-    _native.check(
-        _lib.blutensor_empty_pinned(_native.int64_array(sizes), len(sizes), number, ctypes.byref(out))
-    )
+    _native.check(_lib.blutensor_empty_pinned(_native.int64_array(sizes), len(sizes), number, ctypes.byref(out)))
     return Tensor._adopt(out.value)

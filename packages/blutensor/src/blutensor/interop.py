@@ -83,7 +83,9 @@ def to_capsule(tensor: Tensor, copy: bool | None = None, stream: Any = None) -> 
         tensor = _operators.copy(tensor)
     if tensor._fixed()[3] != CPU and stream != -1:
         if stream == 0:
-            raise ShapeError("[__dlpack__] expected stream 1 or 2 for CUDA's default streams, got 0, which is ambiguous")
+            raise ShapeError(
+                "[__dlpack__] expected stream 1 or 2 for CUDA's default streams, got 0, which is ambiguous"
+            )
         _native.check(_lib.blutensor_stream_begin(tensor._handle, _LEGACY_STREAM if stream is None else int(stream)))
     managed = ctypes.c_void_p()
     _native.check(_lib.blutensor_to_dlpack(tensor._handle, ctypes.byref(managed)))

@@ -15,9 +15,9 @@ def set_float32_math(mode: str) -> None:
     """Chooses how float32 matrix products and attention run on CUDA from now on, process-wide.
 
     Args:
-        mode: "ieee" (default): IEEE multiply-adds. "tf32": on the tensor cores, operands rounded to nearest tf32 (10 bits
-            of mantissa), sums in float32. The cpu always computes the former. A captured function keeps what it was
-            recorded with.
+        mode: "ieee" (default): IEEE multiply-adds. "tf32": on the tensor cores, operands rounded to nearest tf32 (10
+            bits of mantissa), sums in float32. The cpu always computes the former. A captured function keeps what it
+            was recorded with.
 
     Raises:
         ShapeError: Another mode.

@@ -153,8 +153,8 @@ class _Recording:
 class CapturedFunction:
     """A function of tensors that is recorded in its first two calls, which are real, and replayed from the third.
 
-    Arguments are copied into fixed slots: on `device` when it is given, else on the argument's device, or on the default
-    device for arguments on the cpu. Copies from pinned memory only start: write to it again after
+    Arguments are copied into fixed slots: on `device` when it is given, else on the argument's device, or on the
+    default device for arguments on the cpu. Copies from pinned memory only start: write to it again after
     `cuda.synchronize`. A replay returns the same tensors every time and overwrites them. Shapes or
     dtypes that were not seen before are captured anew; at most `max_programs` are kept, the oldest goes.
     """

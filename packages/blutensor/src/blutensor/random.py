@@ -128,9 +128,7 @@ def normal(
     return _draw("normal", shape, mean, std, dtype, device)
 
 
-def _draw(
-    name: str, shape: int | Sequence[int], a: float, b: float, dtype: DType | str, device: str | None
-) -> Tensor:
+def _draw(name: str, shape: int | Sequence[int], a: float, b: float, dtype: DType | str, device: str | None) -> Tensor:
     from . import _operators
 
     if device is not None:

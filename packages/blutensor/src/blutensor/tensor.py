@@ -397,7 +397,9 @@ class Tensor:
     def add_(self, other: Tensor | Scalar) -> Self:
         """Adds `other` (broadcast) in place."""
         if not isinstance(other, Tensor):
-            other = _operators().full_on((), other, self.dtype, self._fixed()[3])
+            from ._calls import full_on
+
+            other = full_on((), other, self.dtype, self._fixed()[3])
         _operators().add_(self, other)
         return self
 

@@ -7,16 +7,15 @@
 #include <cstdint>
 
 #include "ops/operator.h"
-#include "tensor/error.h"
+#include "tensor/device.h"
 
 namespace blutensor::cuda {
 
 inline cudaStream_t stream_of(const Launch& launch) { return static_cast<cudaStream_t>(launch.stream); }
 
-// Throws Status::runtime with CUDA's text.
+// Throws with CUDA's text: Status::device_lost where nothing works any more, else Status::runtime.
 inline void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess)
-    fail(Status::runtime, "[", what, "] CUDA: ", cudaGetErrorName(error), ": ", cudaGetErrorString(error));
+  if (error != cudaSuccess) cuda_failed(error, what);
 }
 
 // After every <<<>>>: a launch that was refused is reported where it was made.
