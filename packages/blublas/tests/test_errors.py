@@ -136,8 +136,11 @@ def test_kernels() -> None:
 
 
 class OnAnotherDevice:
+    def __init__(self, device_type: int) -> None:
+        self.device_type = device_type
+
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, 0
+        return self.device_type, 0
 
     def __dlpack__(self) -> object:
         raise AssertionError("must not be asked")
@@ -152,8 +155,10 @@ class NoCapsule:
 
 
 def test_foreign_arrays() -> None:
-    with pytest.raises(blublas.UnsupportedError, match=r"host memory, got DLPack device \(2, 0\)"):
-        gemm(OnAnotherDevice(), B)
+    with pytest.raises(blublas.UnsupportedError, match=r"CUDA device, got DLPack device \(10, 0\)"):
+        gemm(OnAnotherDevice(10), B)
+    with pytest.raises(VALUE, match="one device, got a on the CPU and b on cuda:0"):
+        gemm(B.T, OnAnotherDevice(2))
     with pytest.raises(TYPE, match="export its memory"):
         gemm(NoCapsule(), B)
 

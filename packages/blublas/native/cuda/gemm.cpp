@@ -69,7 +69,7 @@ Stages stages_for(const CudaProblem& p, const CudaLayout& layout) {
 }
 
 // As many of the batch as one launch takes, whatever the plan.
-int64_t batch_per_launch() { return kMaxGridZ / 64; }
+int64_t batch_per_launch() { return kMaxGridZ / 100; }
 
 CudaProblem members(const CudaProblem& p, int64_t first, int64_t count) {
   CudaProblem part = p;

@@ -1,4 +1,4 @@
-"""Matrix products with fused epilogues, on NumPy arrays and anything that speaks DLPack, without copies."""
+"""Matrix products with fused epilogues, on NumPy arrays and CPU or CUDA arrays that speak DLPack, without copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blublas.errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
-from blublas.machine import Info, info, num_threads, set_kernel, set_num_threads
+from blublas.machine import Info, cuda_configs, info, num_threads, set_cuda_config, set_kernel, set_num_threads
 from blublas.product import gemm
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
     "NativeError",
     "OutOfMemoryError",
     "UnsupportedError",
+    "cuda_configs",
     "gemm",
     "info",
     "num_threads",
+    "set_cuda_config",
     "set_kernel",
     "set_num_threads",
 ]

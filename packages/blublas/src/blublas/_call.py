@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from blublas import _native
 from blublas._batch import batch_stride, expect_apart, matrix, pointers
+from blublas._cuda import Producer
 from blublas._views import View
 from blublas.errors import check
 
@@ -56,6 +57,11 @@ class Product:
     residual: View | None = None
     column_sum: View | None = None
     row_sum_a: View | None = None
+    #: How float32 is multiplied on CUDA.
+    math: int = _native.MATH_IEEE
+    #: On a CUDA device: who allocates, and DLPack's number of the stream.
+    producer: Producer | None = None
+    stream: int = 0
 
     def run(self) -> None:
         """Compute it."""
@@ -90,6 +96,10 @@ class Product:
     def _run_one(self, num_axes: int) -> None:
         """One native call; pointers stand for the matrices that have no single stride."""
         args = _native.GemmArgs(struct_size=ctypes.sizeof(_native.GemmArgs), num_threads=self.num_threads)
+        args.math = self.math
+        if self.c.device is not None:
+            args.device_type, args.device_index = _native.CUDA, self.c.device
+            args.stream = None if self.stream == 1 else self.stream
         args.batch = math.prod(self.c.shape[:num_axes])
         args.alpha, args.beta, args.epilogue = self.alpha, self.beta, self.epilogue
         for name in ("a", "b", "c"):
@@ -112,7 +122,12 @@ class Product:
 
         num_bytes = ctypes.c_size_t()
         check(_native.library.blublas_gemm_workspace(args, num_bytes))
-        workspace, args.workspace = _workspace.at_least(num_bytes.value)
+        workspace: object = None
+        if self.producer is None:
+            workspace, args.workspace = _workspace.at_least(num_bytes.value)
+        elif num_bytes.value:
+            workspace, args.workspace = self.producer.workspace(num_bytes.value, self.stream)
         args.workspace_bytes = num_bytes.value
         check(_native.library.blublas_gemm(args))
-        del workspace  # until here it lives, whatever a signal handler computes and grows
+        del workspace  # until here it lives, whatever a signal handler computes and grows; on CUDA its owner gives
+        # it to nobody before the stream is past the product

@@ -1,4 +1,4 @@
-"""Views of foreign arrays: address, dtype, shape, strides of NumPy arrays and of CPU arrays with ``__dlpack__``.
+"""Views of foreign arrays: address, dtype, shape, strides of NumPy arrays and of arrays with ``__dlpack__``.
 
 Nothing is copied. A view keeps what it looks at alive.
 """
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from blublas import _native
 from blublas.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 
-__all__ = ["DTYPE_NAMES", "Array", "View", "view"]
+__all__ = ["DTYPE_NAMES", "Array", "View", "cuda_device", "data_pointer", "view"]
 
 
 class SupportsDLPack(Protocol):
     """An array that exports itself through DLPack."""
 
-    def __dlpack__(self) -> object:
+    def __dlpack__(self, *, stream: int | None = None) -> object:
         """Return a capsule named "dltensor"."""
         ...
 
@@ -50,6 +50,8 @@ class View(NamedTuple):
     strides: tuple[int, ...]
     #: What has to live as long as the view.
     owner: object
+    #: Index of the CUDA device; None for memory of the host.
+    device: int | None = None
 
     @property
     def item_bytes(self) -> int:
@@ -99,8 +101,9 @@ class _DLTensor(ctypes.Structure):
 
 # DLPack's (type code, bits, lanes): 2 is IEEE floating point, 4 is bfloat.
 _DLPACK_DTYPES = {(2, 32, 1): _native.FLOAT32, (2, 64, 1): _native.FLOAT64, (4, 16, 1): _native.BFLOAT16}
-# kDLCPU, kDLCUDAHost: memory that the CPU reads.
+# kDLCPU, kDLCUDAHost: memory that the CPU reads; kDLCUDA, kDLCUDAManaged: memory of a device.
 _DLPACK_HOST = (1, 3)
+_DLPACK_CUDA = (2, 13)
 
 # A function object of our own: the one of ctypes.pythonapi is shared by everybody who sets its types.
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -108,13 +111,22 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 )
 
 
-def view(array: Array, name: str, *, written: bool = False) -> View:
+def cuda_device(array: Array) -> int | None:
+    """Index of the CUDA device that an array lies on; None for everything else."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
+        return None
+    device_type, device_index = array.__dlpack_device__()
+    return int(device_index) if int(device_type) in _DLPACK_CUDA else None
+
+
+def view(array: Array, name: str, *, written: bool = False, stream: int | None = None) -> View:
     """Look at an array.
 
     Args:
-        array: NumPy array (float32, float64), or CPU array with ``__dlpack__`` (these and bfloat16).
+        array: NumPy array (float32, float64), or CPU or CUDA array with ``__dlpack__`` (these and bfloat16).
         name: what messages call it.
         written: whether it will be written.
+        stream: CUDA stream that will work on it (DLPack's number), for an array on a CUDA device.
 
     Raises:
         InvalidTypeError: no array, one that does not export its memory, or another dtype.
@@ -124,7 +136,7 @@ def view(array: Array, name: str, *, written: bool = False) -> View:
     if isinstance(array, np.ndarray):
         return _view_numpy(array, name, written)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        return _view_dlpack(array, name)
+        return _view_dlpack(array, name, stream)
     raise InvalidTypeError(
         f"[gemm] expected {name} as a NumPy array or an array with __dlpack__, got {type(array).__name__}; "
         "convert it with numpy.asarray"
@@ -147,16 +159,17 @@ def _view_numpy(array: NDArray[Any], name: str, written: bool) -> View:
     return View(name, array.__array_interface__["data"][0], dtype, array.shape, strides, array)
 
 
-def _view_dlpack(array: SupportsDLPack, name: str) -> View:
+def _view_dlpack(array: SupportsDLPack, name: str, stream: int | None) -> View:
     device_type, device_index = array.__dlpack_device__()
-    if int(device_type) not in _DLPACK_HOST:
+    on_cuda = int(device_type) in _DLPACK_CUDA
+    if not on_cuda and int(device_type) not in _DLPACK_HOST:
         raise UnsupportedError(
-            f"[gemm] expected {name} in host memory, got DLPack device ({int(device_type)}, {device_index}); "
-            "move it to the CPU"
+            f"[gemm] expected {name} in host memory or on a CUDA device, got DLPack device ({int(device_type)}, "
+            f"{device_index}); move it to the CPU"
         )
     try:
         # Never consumed: the capsule stays its exporter's and gives the memory back when the view goes.
-        capsule = array.__dlpack__()
+        capsule = array.__dlpack__(stream=stream) if on_cuda else array.__dlpack__()
         tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     except (BufferError, RuntimeError, ValueError) as error:
         raise InvalidTypeError(
@@ -168,7 +181,14 @@ def _view_dlpack(array: SupportsDLPack, name: str) -> View:
         raise _wrong_dtype(name, f"DLPack type {kind}")
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else _row_major(shape)
-    return View(name, (tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, capsule)
+    device = int(device_index) if on_cuda else None
+    return View(name, (tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, capsule, device)
+
+
+def data_pointer(array: SupportsDLPack, stream: int) -> int:
+    """Address of a CUDA array's first element, of any dtype."""
+    tensor = _DLTensor.from_address(_capsule_pointer(array.__dlpack__(stream=stream), b"dltensor"))
+    return int(tensor.data or 0) + int(tensor.byte_offset)
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

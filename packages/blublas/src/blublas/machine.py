@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blublas import _native
 from blublas.errors import InvalidTypeError, InvalidValueError, check
 
-__all__ = ["Info", "info", "num_threads", "set_kernel", "set_num_threads"]
+__all__ = ["Info", "cuda_configs", "info", "num_threads", "set_cuda_config", "set_kernel", "set_num_threads"]
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,29 @@ def set_kernel(name: str) -> None:
     if not isinstance(name, str):
         raise InvalidTypeError(f"[set_kernel] expected a string, got {type(name).__name__}")
     check(_native.library.blublas_set_kernel(name.encode()))
+
+
+def cuda_configs() -> tuple[str, ...]:
+    """Names of the CUDA tile kernels of this build, ``general`` last; none in a build without CUDA."""
+    names: list[str] = []
+    while (name := _native.library.blublas_cuda_config_name(len(names))) is not None:
+        names.append(name.decode())
+    return tuple(names)
+
+
+def set_cuda_config(name: str) -> None:
+    """Choose the CUDA kernel for the products of its precision.
+
+    For tests and measurements. Products whose layout or device does not allow it are done as with ``auto``.
+
+    Args:
+        name: one of :func:`cuda_configs`, that and ``/`` and the number of parts into which K is cut, or ``auto``.
+
+    Raises:
+        InvalidValueError: another name.
+        InvalidTypeError: no string.
+        UnsupportedError: a build without CUDA.
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"[set_cuda_config] expected a string, got {type(name).__name__}")
+    check(_native.library.blublas_set_cuda_config(name.encode()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from blublas import _native
 from blublas._batch import batch_shape
 from blublas._call import Product
-from blublas._views import DTYPE_NAMES, Array, View, view
+from blublas._cuda import Producer, stream_number
+from blublas._views import DTYPE_NAMES, Array, View, cuda_device
+from blublas._views import view as look_at
 from blublas.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["Activation", "Approximate", "gemm"]
+__all__ = ["Activation", "Approximate", "Math", "gemm"]
 
+Math = Literal["ieee", "tf32"]
 Activation = Literal["gelu_tanh", "gelu_erf"]
 Approximate = Literal["tanh", "none"]
 
@@ -24,6 +27,7 @@ _Out = TypeVar("_Out", bound=Array)
 _MOST_THREADS = 2**31 - 1  # what the native interface holds
 
 _ACTIVATIONS = {"gelu_tanh": _native.EPILOGUE_GELU_TANH, "gelu_erf": _native.EPILOGUE_GELU_ERF}
+_MATH = {"ieee": _native.MATH_IEEE, "tf32": _native.MATH_TF32}
 _GRADIENTS = {"tanh": _native.EPILOGUE_GELU_TANH_GRADIENT, "none": _native.EPILOGUE_GELU_ERF_GRADIENT}
 
 
@@ -49,6 +53,8 @@ def gemm(
     row_sum_a: Array | None = ...,
     row_sum_a_accumulate: bool = ...,
     num_threads: int = ...,
+    math: Math = ...,
+    stream: object = ...,
 ) -> NDArray[Any]: ...
 @overload
 def gemm(
@@ -72,6 +78,8 @@ def gemm(
     row_sum_a: Array | None = ...,
     row_sum_a_accumulate: bool = ...,
     num_threads: int = ...,
+    math: Math = ...,
+    stream: object = ...,
 ) -> _Out: ...
 def gemm(
     a: Array,
@@ -94,6 +102,8 @@ def gemm(
     row_sum_a: Array | None = None,
     row_sum_a_accumulate: bool = False,
     num_threads: int = 0,
+    math: Math = "ieee",
+    stream: object = None,
 ) -> Array:
     """Matrix product with fused epilogues.
 
@@ -110,15 +120,16 @@ def gemm(
         out = v
         column_sum (+)= v.sum(-2); row_sum_a (+)= a.sum(-1)
 
-    Arrays are NumPy arrays, or CPU arrays with ``__dlpack__`` (PyTorch, JAX, blutensor). Nothing is copied. What is
-    read may have any strides; what is written must not overlap itself or anything read, except that ``residual`` and
-    ``gelu_gradient_of`` may be ``out``. The result has the same bits for any number of threads.
+    Arrays are NumPy arrays, or CPU or CUDA arrays with ``__dlpack__`` (PyTorch, CuPy, JAX, blutensor), all on one
+    device. Nothing is copied. What is read may have any strides; what is written must not overlap itself or anything
+    read, except that ``residual`` and ``gelu_gradient_of`` may be ``out``. The result has the same bits for any number
+    of threads, and every time. On CUDA the work is in the stream when the function returns.
 
     Args:
         a: [..., M, K] (with ``transpose_a`` [..., K, M]); float32, float64 or bfloat16.
         b: [..., K, N] (with ``transpose_b`` [..., N, K]), of a's dtype. Leading axes broadcast with a's.
         out: [..., M, N], of a's dtype, or float32 for bfloat16 operands. None makes a NumPy array of a's dtype, of
-            float32 for bfloat16.
+            float32 for bfloat16; on CUDA an array of a's library and dtype.
         alpha: factor of the product.
         beta: factor of what ``out`` held.
         transpose_a: swap the last two axes of a.
@@ -136,7 +147,11 @@ def gemm(
         column_sum_accumulate: add to what ``column_sum`` held.
         row_sum_a: [..., M], likewise: sums of a's rows (of the operand after ``transpose_a``, without alpha).
         row_sum_a_accumulate: add to what ``row_sum_a`` held.
-        num_threads: at most this many of the pool's threads; 0 is all of them.
+        num_threads: at most this many of the pool's threads; 0 is all of them. Of no matter on CUDA.
+        math: how float32 operands are multiplied on CUDA: ``ieee``, or ``tf32`` on tensor cores, with operands rounded
+            to the nearest number of 10 bits of mantissa and float32 sums. Of no matter elsewhere.
+        stream: CUDA stream to work on: a handle, or an object with ``__cuda_stream__``, ``cuda_stream`` or ``ptr``.
+            None is the current one of a's library (PyTorch, CuPy), otherwise the legacy default stream.
 
     Returns:
         ``out``, or the new array.
@@ -146,7 +161,22 @@ def gemm(
         InvalidTypeError: dtypes that do not fit, or no arrays.
         UnsupportedError: an array on another device.
     """
-    view_a, view_b = _operand(a, "a", transpose_a), _operand(b, "b", transpose_b)
+    device = cuda_device(a)
+    producer = None if device is None else Producer(a, device)
+    number = 0
+    if producer is not None:
+        number = producer.current_stream() if stream is None else stream_number(stream)
+
+    def view(array: Array, name: str, *, written: bool = False) -> View:
+        own = cuda_device(array)
+        if own != device:
+            raise InvalidValueError(
+                f"[gemm] expected all arrays on one device, got a on {_device_name(device)} and {name} on "
+                f"{_device_name(own)}"
+            )
+        return look_at(array, name, written=written, stream=number)
+
+    view_a, view_b = _operand(view(a, "a"), transpose_a), _operand(view(b, "b"), transpose_b)
     batch = batch_shape(view_a, view_b)
     rows, cols = view_a.shape[-2], view_b.shape[-1]
     shape = (*batch, rows, cols)
@@ -158,8 +188,11 @@ def gemm(
     if out is None:
         if _factor("beta", beta) != 0 or accumulate:
             raise InvalidValueError("[gemm] expected out with beta or accumulate, got None; pass the array to add to")
-        out = np.empty(shape, np.float64 if view_a.dtype == _native.FLOAT64 else np.float32)
-    view_c = _written(out, "out", shape)
+        if producer is not None:
+            out = cast(Array, producer.empty_like(shape, number))
+        else:
+            out = np.empty(shape, np.float64 if view_a.dtype == _native.FLOAT64 else np.float32)
+    view_c = _shaped(view(out, "out", written=True), shape)
 
     epilogue = _native.EPILOGUE_ACCUMULATE if accumulate else 0
     view_bias = None if bias is None else _vector(view(bias, "bias"), (*batch, cols))
@@ -171,7 +204,7 @@ def gemm(
     if preactivation is not None:
         if gelu_gradient_of is not None:
             raise InvalidValueError("[gemm] expected preactivation or gelu_gradient_of, got both; leave one out")
-        aux = _written(preactivation, "preactivation", shape)
+        aux = _shaped(view(preactivation, "preactivation", written=True), shape)
         epilogue |= _native.EPILOGUE_STORE_PREACTIVATION
     elif gelu_gradient_of is not None:
         aux = view(gelu_gradient_of, "gelu_gradient_of").broadcast(shape)
@@ -180,11 +213,13 @@ def gemm(
     if view_residual is not None:
         epilogue |= _native.EPILOGUE_RESIDUAL
     sum_dtype = _native.FLOAT64 if view_a.dtype == _native.FLOAT64 else _native.FLOAT32
-    view_column_sum = _sum("column_sum", column_sum, (*batch, cols), sum_dtype, column_sum_accumulate)
+    seen_column_sum = None if column_sum is None else view(column_sum, "column_sum", written=True)
+    view_column_sum = _sum("column_sum", seen_column_sum, (*batch, cols), sum_dtype, column_sum_accumulate)
     if view_column_sum is not None:
         epilogue |= _native.EPILOGUE_COLUMN_SUM
         epilogue |= _native.EPILOGUE_COLUMN_SUM_ACCUMULATE if column_sum_accumulate else 0
-    view_row_sum_a = _sum("row_sum_a", row_sum_a, (*batch, rows), sum_dtype, row_sum_a_accumulate)
+    seen_row_sum_a = None if row_sum_a is None else view(row_sum_a, "row_sum_a", written=True)
+    view_row_sum_a = _sum("row_sum_a", seen_row_sum_a, (*batch, rows), sum_dtype, row_sum_a_accumulate)
     if view_row_sum_a is not None:
         epilogue |= _native.EPILOGUE_ROW_SUM_A
         epilogue |= _native.EPILOGUE_ROW_SUM_A_ACCUMULATE if row_sum_a_accumulate else 0
@@ -202,23 +237,28 @@ def gemm(
         residual=view_residual,
         column_sum=view_column_sum,
         row_sum_a=view_row_sum_a,
+        math=_choice("math", math, _MATH),
+        producer=producer,
+        stream=number,
     ).run()
     return out
 
 
-def _operand(array: Array, name: str, transpose: bool) -> View:
-    seen = view(array, name)
+def _device_name(device: int | None) -> str:
+    return "the CPU" if device is None else f"cuda:{device}"
+
+
+def _operand(seen: View, transpose: bool) -> View:
     if len(seen.shape) < 2:
         raise InvalidValueError(
-            f"[gemm] expected {name} with two or more axes, got shape {seen.shape}; add one of size 1"
+            f"[gemm] expected {seen.name} with two or more axes, got shape {seen.shape}; add one of size 1"
         )
     return seen.transposed() if transpose else seen
 
 
-def _written(array: Array, name: str, shape: tuple[int, ...]) -> View:
-    seen = view(array, name, written=True)
+def _shaped(seen: View, shape: tuple[int, ...]) -> View:
     if seen.shape != shape:
-        raise InvalidValueError(f"[gemm] expected {name} of shape {shape}, got {seen.shape}")
+        raise InvalidValueError(f"[gemm] expected {seen.name} of shape {shape}, got {seen.shape}")
     return seen
 
 
@@ -232,14 +272,14 @@ def _vector(seen: View, shape: tuple[int, ...]) -> View:
     return seen.broadcast(shape)
 
 
-def _sum(name: str, array: Array | None, shape: tuple[int, ...], dtype: int, accumulate: bool) -> View | None:
+def _sum(name: str, array: View | None, shape: tuple[int, ...], dtype: int, accumulate: bool) -> View | None:
     if array is None:
         if accumulate:
             raise InvalidValueError(
                 f"[gemm] expected {name} with {name}_accumulate, got None; pass the array to add to"
             )
         return None
-    seen = _vector(_written(array, name, shape), shape)
+    seen = _vector(_shaped(array, shape), shape)
     if seen.dtype != dtype:
         raise InvalidTypeError(f"[gemm] expected {name} as {DTYPE_NAMES[dtype]}, got {DTYPE_NAMES[seen.dtype]}")
     return seen
