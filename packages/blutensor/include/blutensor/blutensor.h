@@ -124,7 +124,7 @@ typedef struct blutensor_attr {
 } blutensor_attr;
 
 /* The whole operator table as JSON: a list of {"id", "name", "doc", "category", "public", "inputs": [{"name", "kind": "required" |
- * "optional" | "list", "written", "accepts_scalar"}], "attrs": [{"name", "kind", "required", "default", "choices"}], "outputs": [names], "view",
+ * "optional" | "list" | "optional_list", "written", "accepts_scalar"}], "attrs": [{"name", "kind", "required", "default", "choices"}], "outputs": [names], "view",
  * "composite", "differentiable", "effect", "lane", "grad_cases"}. Valid until the next call on this thread. */
 BLUTENSOR_API const char* blutensor_operator_table(void);
 /* Calls an operator. `inputs`: fixed inputs (NULL = not given), then the lists. `attrs`: all of them, in the table's order. Writes owned
@@ -185,6 +185,9 @@ BLUTENSOR_API int32_t blutensor_set_requires_grad(blutensor_tensor* tensor, int3
 /* The gradient of a leaf; *out NULL when there is none. A buffer that zero_grad marked stale is zeroed by this call. */
 BLUTENSOR_API int32_t blutensor_get_grad(blutensor_tensor* tensor, blutensor_tensor** out);
 BLUTENSOR_API int32_t blutensor_set_grad(blutensor_tensor* tensor, blutensor_tensor* grad); /* NULL drops it */
+/* The dtype that a leaf's gradient is kept in: its own (the default), or float32 for a 16-bit leaf. A gradient of another dtype is dropped. */
+BLUTENSOR_API int32_t blutensor_set_grad_dtype(blutensor_tensor* tensor, int32_t dtype);
+BLUTENSOR_API int32_t blutensor_get_grad_dtype(const blutensor_tensor* tensor, int32_t* out);
 /* Keeps the buffer: the next backward overwrites it. */
 BLUTENSOR_API int32_t blutensor_mark_grad_stale(blutensor_tensor* tensor);
 /* Whether the gradient exists and is not stale. */

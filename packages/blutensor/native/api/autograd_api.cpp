@@ -48,12 +48,23 @@ int32_t blutensor_set_grad(blutensor_tensor* tensor, blutensor_tensor* grad) {
       return;
     }
     require(g.shape() == t.shape(), "[grad] expected a gradient of shape ", t.shape(), ", got ", g.shape());
-    require_type(g.dtype() == t.dtype(), "[grad] expected a gradient of dtype ", dtype_name(t.dtype()), ", got ",
-                 dtype_name(g.dtype()));
+    require_type(g.dtype() == grad_dtype(t), "[grad] expected a gradient of dtype ", dtype_name(grad_dtype(t)),
+                 ", got ", dtype_name(g.dtype()));
     GradMeta& meta = ensure_grad_meta(t);
     meta.grad = g;
     meta.grad_stale = false;
   });
+}
+
+int32_t blutensor_set_grad_dtype(blutensor_tensor* tensor, int32_t dtype) {
+  return guarded([&] {
+    require_type(dtype >= 0 && dtype < kNumDTypes, "[grad_dtype] unknown dtype ", dtype);
+    set_grad_dtype(needed(tensor, "grad_dtype"), static_cast<DType>(dtype));
+  });
+}
+
+int32_t blutensor_get_grad_dtype(const blutensor_tensor* tensor, int32_t* out) {
+  return guarded([&] { *out = static_cast<int32_t>(grad_dtype(needed(tensor, "grad_dtype"))); });
 }
 
 int32_t blutensor_mark_grad_stale(blutensor_tensor* tensor) {

@@ -57,7 +57,7 @@ void put_attr(std::ostringstream& out, const Attr& a) {
 }
 
 void put_operator(std::ostringstream& out, const Operator& op) {
-  constexpr const char* input_kinds[] = {"required", "optional", "list"};
+  constexpr const char* input_kinds[] = {"required", "optional", "list", "optional_list"};
   constexpr const char* attr_kinds[] = {"integer", "floating", "boolean", "integers", "dtype", "string"};
   constexpr const char* effects[] = {"pure", "writes", "communicates"};
   constexpr const char* lanes[] = {"compute", "communication", "copy"};

@@ -13,7 +13,7 @@ namespace blutensor {
 
 namespace {
 
-const OpRef add{"add"}, add_into{"add_"}, copy_into{"copy_"}, full{"full"};
+const OpRef add{"add"}, astype{"astype"}, add_into{"add_"}, copy_into{"copy_"}, full{"full"};
 
 class Engine final : public BackwardPass {
  public:
@@ -50,7 +50,7 @@ class Engine final : public BackwardPass {
     GradMeta& meta = ensure_grad_meta(leaf);
     if (!meta.hooks.empty()) return {};
     if (!meta.grad.defined()) {
-      meta.grad = Tensor::empty(leaf.shape(), leaf.dtype(), leaf.device(), intern("gradient"));
+      meta.grad = Tensor::empty(leaf.shape(), grad_dtype(leaf), leaf.device(), intern("gradient"));
       meta.grad_stale = true;
     }
     if (!meta.grad.contiguous()) return {};
@@ -139,6 +139,10 @@ class Engine final : public BackwardPass {
     }
   }
 
+  static Tensor in_dtype(Tensor grad, DType dtype) {
+    return grad.dtype() == dtype ? grad : astype({grad}, {Attr::of_dtype(dtype)});
+  }
+
   void deliver_leaf(const Tensor& leaf, Tensor grad, const char* from) {
     check_shape(grad, leaf.shape(), from);
     if (wanted_) {
@@ -148,7 +152,8 @@ class Engine final : public BackwardPass {
       return;
     }
     if (ensure_grad_meta(leaf).hooks.empty()) return accumulate(leaf, std::move(grad));
-    // Hooks see the complete gradient.
+    // Hooks see the complete gradient, in the dtype that it is kept in.
+    grad = in_dtype(std::move(grad), grad_dtype(leaf));
     for (auto& [tensor, sum] : hooked_)
       if (tensor.same(leaf)) return sum_into(sum, std::move(grad));
     hooked_.emplace_back(leaf, std::move(grad));
@@ -157,6 +162,7 @@ class Engine final : public BackwardPass {
   void accumulate(const Tensor& leaf, Tensor grad) {
     GradMeta& meta = ensure_grad_meta(leaf);
     if (options_.create_graph) {
+      grad = in_dtype(std::move(grad), grad_dtype(leaf));
       meta.grad = meta.grad.defined() && !meta.grad_stale ? add({meta.grad, grad}) : grad;
       set_grad_stale(leaf, false);
       return;
@@ -164,12 +170,12 @@ class Engine final : public BackwardPass {
     if (!meta.grad.defined()) {
       // A fresh result that only we hold becomes the buffer; anything else is copied into one.
       if (grad.impl()->use_count() == 1 && grad.storage().use_count() == 1 && grad.contiguous() && grad.offset() == 0 &&
-          !grad.storage().foreign() && !keeps_buffers()) {
+          !grad.storage().foreign() && grad.dtype() == grad_dtype(leaf) && !keeps_buffers()) {
         meta.grad = std::move(grad);
         meta.grad_stale = false;
         return;
       }
-      meta.grad = Tensor::empty(leaf.shape(), leaf.dtype(), leaf.device(), intern("gradient"));
+      meta.grad = Tensor::empty(leaf.shape(), grad_dtype(leaf), leaf.device(), intern("gradient"));
       meta.grad_stale = true;
     }
     if (meta.grad_stale) {

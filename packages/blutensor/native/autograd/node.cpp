@@ -244,6 +244,26 @@ void set_grad_stale(const Tensor& leaf, bool stale) {
   meta.grad_stale = stale;
 }
 
+DType grad_dtype(const Tensor& leaf) {
+  const GradMeta* meta = grad_meta(leaf);
+  return meta && meta->grad_dtype ? *meta->grad_dtype : leaf.dtype();
+}
+
+void set_grad_dtype(const Tensor& leaf, DType dtype) {
+  require(is_leaf(leaf), "[grad_dtype] expected a leaf, got a result of '",
+          is_leaf(leaf) ? "" : grad_meta(leaf)->grad_fn->name(), "'");
+  const bool narrow = leaf.dtype() == DType::bfloat16 || leaf.dtype() == DType::float16;
+  require_type(dtype == leaf.dtype() || (narrow && dtype == DType::float32), "[grad_dtype] expected ",
+               dtype_name(leaf.dtype()), narrow ? " or float32" : "", " for the gradient of ", describe(leaf), ", got ",
+               dtype_name(dtype));
+  GradMeta& meta = ensure_grad_meta(leaf);
+  meta.grad_dtype = dtype;
+  if (meta.grad.defined() && meta.grad.dtype() != dtype) {
+    meta.grad = {};
+    meta.grad_stale = false;
+  }
+}
+
 bool requires_grad(const Tensor& tensor) {
   const GradMeta* meta = grad_meta(tensor);
   return meta && (meta->requires_grad || meta->grad_fn);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory_resource>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,14 +27,20 @@ class GradMeta final : public AutogradMeta {
   bool requires_grad = false;  // of a leaf
   Ref<Node> grad_fn;           // of a result
   int output_index = 0;
-  Tensor grad;                  // of a leaf
-  bool grad_stale = false;      // grad is a buffer that the next backward overwrites
-  std::vector<GradHook> hooks;  // of a leaf; a result's hooks live in its node
+  Tensor grad;                      // of a leaf
+  bool grad_stale = false;          // grad is a buffer that the next backward overwrites
+  std::vector<GradHook> hooks;      // of a leaf; a result's hooks live in its node
+  std::optional<DType> grad_dtype;  // of a leaf's gradient where it is not the leaf's own
 };
 GradMeta* grad_meta(const Tensor& tensor);  // nullptr when there is none
 GradMeta& ensure_grad_meta(const Tensor& tensor);
 // Notes whether the next backward overwrites the leaf's gradient buffer; a running capture is told.
 void set_grad_stale(const Tensor& leaf, bool stale);
+// The dtype of a leaf's gradient: its own, or what set_grad_dtype() chose. float32 for a 16-bit leaf keeps the sums of
+// gradient operators as they are, unrounded.
+DType grad_dtype(const Tensor& leaf);
+// The leaf's own dtype, or float32 for a 16-bit one. Drops a gradient of another dtype.
+void set_grad_dtype(const Tensor& leaf, DType dtype);
 bool requires_grad(const Tensor& tensor);
 bool is_leaf(const Tensor& tensor);
 

@@ -43,8 +43,7 @@ void check_inputs(const Operator& op, std::span<const Tensor> inputs, const Attr
                                                : static_cast<size_t>(fixed) + (i - static_cast<size_t>(fixed)) /
                                                                                   static_cast<size_t>(list_length)];
     if (!inputs[i].defined()) {
-      require_type(spec.kind == InputSpec::Kind::optional, "[", op.name, "] expected a tensor for '", spec.name,
-                   "', got none");
+      require_type(spec.is_optional(), "[", op.name, "] expected a tensor for '", spec.name, "', got none");
       continue;
     }
     const Storage& storage = inputs[i].storage();

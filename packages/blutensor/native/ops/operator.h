@@ -96,14 +96,18 @@ struct AttrSpec {
 
 struct InputSpec {
   enum class Kind : int32_t {
-    required,  // one tensor
-    optional,  // one tensor or an undefined handle
-    list,      // any number of tensors; lists come last, and all lists of one call have the same length
+    required,       // one tensor
+    optional,       // one tensor or an undefined handle
+    list,           // any number of tensors; lists come last, and all lists of one call have the same length
+    optional_list,  // a list with undefined handles where there is nothing to give
   };
   std::string name;
   Kind kind = Kind::required;
   bool written = false;         // the operator writes it in place
   bool accepts_scalar = false;  // Python numbers become 0-d tensors of the other operand's dtype
+
+  bool is_list() const { return kind == Kind::list || kind == Kind::optional_list; }
+  bool is_optional() const { return kind == Kind::optional || kind == Kind::optional_list; }
 };
 
 // Shape, dtype and layout of an output that the operator allocates.

@@ -39,7 +39,7 @@ std::string to_text(const Attr& a) {
 
 int Operator::fixed_inputs() const {
   int n = 0;
-  for (const InputSpec& spec : inputs) n += spec.kind != InputSpec::Kind::list;
+  for (const InputSpec& spec : inputs) n += !spec.is_list();
   return n;
 }
 int Operator::num_lists() const { return static_cast<int>(inputs.size()) - fixed_inputs(); }
@@ -86,8 +86,8 @@ const Operator& OperatorRegistry::add(Operator op) {
   if (!op.view && op.num_outputs > 0 && !op.infer) bad("an operator with outputs needs an inference function");
   bool list_seen = false, written = false;
   for (const InputSpec& spec : op.inputs) {
-    if (list_seen && spec.kind != InputSpec::Kind::list) bad("list inputs come last, '", spec.name, "' follows one");
-    list_seen |= spec.kind == InputSpec::Kind::list;
+    if (list_seen && !spec.is_list()) bad("list inputs come last, '", spec.name, "' follows one");
+    list_seen |= spec.is_list();
     written |= spec.written;
   }
   if (written) op.effect = Effect::writes;

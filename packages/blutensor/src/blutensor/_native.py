@@ -226,6 +226,8 @@ _declare("blutensor_register_operator", c_int32, POINTER(OperatorDesc), POINTER(
 _declare("blutensor_set_requires_grad", c_int32, c_void_p, c_int32)
 _declare("blutensor_get_grad", c_int32, c_void_p, _handles)
 _declare("blutensor_set_grad", c_int32, c_void_p, c_void_p)
+_declare("blutensor_set_grad_dtype", c_int32, c_void_p, c_int32)
+_declare("blutensor_get_grad_dtype", c_int32, c_void_p, POINTER(c_int32))
 _declare("blutensor_mark_grad_stale", c_int32, c_void_p)
 _declare("blutensor_has_fresh_grad", c_int32, c_void_p, POINTER(c_int32))
 _declare("blutensor_detach", c_int32, c_void_p, _handles)

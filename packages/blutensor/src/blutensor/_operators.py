@@ -50,6 +50,8 @@ def parameters(spec: OperatorSpec) -> list[tuple[str, str | None, str]]:
             continue
         if i.kind == "list":
             required.append((i.name, None, "Sequence[Tensor]"))
+        elif i.kind == "optional_list":
+            optional.append((i.name, "None", "Sequence[Tensor | None] | None"))
         elif i.kind == "optional":
             optional.append((i.name, "None", "Tensor | None"))
         else:
@@ -91,8 +93,8 @@ def _source(spec: OperatorSpec) -> str:
             )
     signature = ", ".join(f"{n}={d}" if d is not None else n for n, d, _ in parameters(spec))
     lines = [f"def {_identifier(spec)}({signature}):"]
-    fixed = [i for i in spec.inputs if i.kind != "list"]
-    lists = [i for i in spec.inputs if i.kind == "list"]
+    fixed = [i for i in spec.inputs if not i.kind.endswith("list")]
+    lists = [i for i in spec.inputs if i.kind.endswith("list")]
     scalars = [i.name for i in fixed if i.accepts_scalar]
     if is_random(spec):
         beside = next((i.name for i in spec.inputs if i.name != RESERVED_STATE), "None")
@@ -114,10 +116,14 @@ def _source(spec: OperatorSpec) -> str:
     if lists:
         operands = "(" + "".join(f"{i.name}, " for i in fixed) + ", ".join(f"*{i.name}" for i in lists) + ",)"
         length = f"len({lists[0].name})"
+        for i in lists:
+            if i.kind == "optional_list":
+                lines.append(f"    if {i.name} is None: {i.name} = [None] * {length}")
         for i in lists[1:]:
             lines.append(f"    _same_length({spec.name!r}, {lists[0].name!r}, {lists[0].name}, {i.name!r}, {i.name})")
         for i in lists:
-            lines.append(f"    for _t in {i.name}: _need({spec.name!r}, {i.name!r}, _t)")
+            condition = "_t is None or " if i.kind == "optional_list" else ""
+            lines.append(f"    for _t in {i.name}: {condition}_need({spec.name!r}, {i.name!r}, _t)")
         if not fixed:
             lines.append(f"    if not {lists[0].name}: _empty_list({spec.name!r}, {lists[0].name!r})")
     attrs = f"_attrs({', '.join(a.name for a in spec.attrs)})" if spec.attrs else "None"

@@ -488,7 +488,7 @@ class _LinearCrossEntropy(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 class _LinearCrossEntropyScale(Protocol):
-    def __call__(self, gradient: Tensor, scale: Tensor) -> Tensor: ...
+    def __call__(self, gradient: Tensor, scale: Tensor, dtype: DType | str) -> Tensor: ...
 
 class _LinearCrossEntropyScaleInPlace(Protocol):
     def __call__(self, target: Tensor, gradient: Tensor, scale: Tensor, accumulate: bool = False) -> None: ...
@@ -504,6 +504,7 @@ class _AdamwInPlace(Protocol):
         exp_avg_sqs: Sequence[Tensor],
         grad_scale: Tensor | None = None,
         skip: Tensor | None = None,
+        masters: Sequence[Tensor | None] | None = None,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-08,

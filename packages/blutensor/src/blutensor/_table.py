@@ -13,7 +13,7 @@ ATTR_KINDS = {"integer": 0, "floating": 1, "boolean": 2, "integers": 3, "dtype":
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An operand: `kind` is "required", "optional" or "list"."""
+    """An operand: `kind` is "required", "optional", "list" or "optional_list" (entries may be None)."""
 
     name: str
     kind: str

@@ -147,8 +147,8 @@ Segments sort_by_id(Execution& run, const View& ids, int64_t num_rows) {
   return s;
 }
 
-template <class T>
-void add_segment(const Segments& segments, int64_t segment, const Matrix& grad, int64_t col, int64_t cols, T* out,
+template <class T, class Out>
+void add_segment(const Segments& segments, int64_t segment, const Matrix& grad, int64_t col, int64_t cols, Out* out,
                  int64_t out_stride, bool accumulate) {
   using C = compute_t<T>;
   C total[kColumns], run[kColumns];
@@ -164,12 +164,12 @@ void add_segment(const Segments& segments, int64_t segment, const Matrix& grad, 
       for (int64_t j = 0; j < cols; ++j) total[j] += run[j];
   }
   for (int64_t j = 0; j < cols; ++j) {
-    T& target = out[j * out_stride];
-    target = static_cast<T>(accumulate ? static_cast<C>(target) + total[j] : total[j]);
+    Out& target = out[j * out_stride];
+    target = static_cast<Out>(accumulate ? static_cast<C>(target) + total[j] : total[j]);
   }
 }
 
-template <class T>
+template <class T, class Out>
 void add_segments(const Segments& segments, const Matrix& grad, const Matrix& weight_grad, bool accumulate) {
   const int64_t col_blocks = (grad.cols + kColumns - 1) / kColumns,
                 id_blocks = (segments.count + kIdsPerTask - 1) / kIdsPerTask;
@@ -177,10 +177,10 @@ void add_segments(const Segments& segments, const Matrix& grad, const Matrix& we
     for (int64_t task = begin; task < end; ++task) {
       const int64_t first = task / col_blocks * kIdsPerTask, col = task % col_blocks * kColumns;
       for (int64_t s = first; s < std::min(segments.count, first + kIdsPerTask); ++s)
-        add_segment<T>(
-            segments, s, grad, col, std::min(kColumns, grad.cols - col),
-            static_cast<T*>(weight_grad.data) + segments.ids[s] * weight_grad.row_stride + col * weight_grad.col_stride,
-            weight_grad.col_stride, accumulate);
+        add_segment<T, Out>(segments, s, grad, col, std::min(kColumns, grad.cols - col),
+                            static_cast<Out*>(weight_grad.data) + segments.ids[s] * weight_grad.row_stride +
+                                col * weight_grad.col_stride,
+                            weight_grad.col_stride, accumulate);
     }
   });
 }
@@ -208,8 +208,15 @@ void backward(Execution& run, const View& grad_view, const View& ids, const View
                    weight_grad.shape[1], weight_grad.strides[0], weight_grad.strides[1]};
   visit_floating(grad_view.dtype, "embedding_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (!accumulate) fill_zero<T>(out);
-    if (out.cols > 0) add_segments<T>(segments, grad, out, accumulate);
+    const auto add_as = [&](auto out_tag) {
+      using Out = typename decltype(out_tag)::type;
+      if (!accumulate) fill_zero<Out>(out);
+      if (out.cols > 0) add_segments<T, Out>(segments, grad, out, accumulate);
+    };
+    if (out.dtype == grad.dtype)
+      add_as(TypeTag<T>{});
+    else
+      add_as(TypeTag<compute_t<T>>{});
   });
 }
 
@@ -241,9 +248,11 @@ void execute_backward(const Launch& launch, Execution& run) {
 std::vector<TensorSpec> infer_backward_in_place(const OpCall& call) {
   const Tensor &weight_grad = call.inputs[0], &grad = call.inputs[1];
   check_backward("embedding_backward_", grad, call.inputs[2]);
-  require(weight_grad.rank() == 2 && weight_grad.size(1) == grad.size(-1) && weight_grad.dtype() == grad.dtype(),
-          "[embedding_backward_] expected weight_grad ", dtype_name(grad.dtype()), " of shape (V, ", grad.size(-1),
-          "), got ", describe(weight_grad));
+  require(weight_grad.rank() == 2 && weight_grad.size(1) == grad.size(-1) &&
+              (weight_grad.dtype() == grad.dtype() || weight_grad.dtype() == accumulation_dtype(grad.dtype())),
+          "[embedding_backward_] expected weight_grad ", dtype_name(grad.dtype()), " or ",
+          dtype_name(accumulation_dtype(grad.dtype())), " of shape (V, ", grad.size(-1), "), got ",
+          describe(weight_grad));
   return {};
 }
 

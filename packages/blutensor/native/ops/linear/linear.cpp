@@ -1,6 +1,7 @@
 // linear and its gradient operators, over blublas's GEMM epilogues.
 //
 // Shapes: x [..., K], weight [N, K], bias [N], residual and y [..., N]; M = product of the leading axes.
+#include "ops/linear/linear.h"
 #include "ops/all_operators.h"
 #include "ops/linear/linear_gemm.h"
 #include "ops/linear/linear_shapes.h"
@@ -18,14 +19,6 @@ std::vector<TensorSpec> infer_linear(const OpCall& call) {
   const Shape shape = with_last(x.shape(), weight.size(0));
   check_residual("linear", residual, shape, x.dtype());
   return {{x.dtype(), shape, {}, false}};
-}
-
-void execute_linear(const Launch& launch, Execution& run) {
-  const View &x = launch.inputs[0], &y = launch.outputs[0];
-  const Matrix operand = run.matrix(x, leading_axes(x), gemm_dtype(x.dtype));
-  const GemmOutput out = gemm_output(run, y, leading_axes(y));
-  linear_forward(run, operand, launch.inputs[1], launch.inputs[2], launch.inputs[3], {}, out.matrix);
-  if (out.scratch) run.store(out.matrix, y);
 }
 
 Tensors linear_gradient(GradContext& ctx) {
@@ -60,22 +53,6 @@ std::vector<TensorSpec> infer_input_grad(const OpCall& call) {
   return {{grad.dtype(), shape, {}, false}};
 }
 
-void execute_input_grad(const Launch& launch, Execution& run) {
-  const View &grad = launch.inputs[0], &weight = launch.inputs[1], &preactivation = launch.inputs[2],
-             &out = launch.outputs[0];
-  const DType dtype = gemm_dtype(grad.dtype);
-  const Matrix a = run.matrix(grad, leading_axes(grad), dtype), b = run.matrix(weight, 1, dtype);
-  const GemmOutput c = gemm_output(run, out, leading_axes(out));
-  blublas_gemm_args args = make_gemm(a, b, c.matrix);
-  const GeluEpilogue gelu = GeluEpilogue::gradient(launch.attrs.s(0), preactivation);
-  if (gelu.flag) {
-    args.epilogue |= gelu.flag;
-    args.aux = gemm_matrix(run.matrix(preactivation, leading_axes(preactivation), dtype));
-  }
-  run.gemm(args);
-  if (c.scratch) run.store(c.matrix, out);
-}
-
 Tensors input_grad_gradient(GradContext& ctx) {
   static const OpRef linear{"linear"}, weight_grad{"linear_weight_grad"};
   const Tensor grad = ctx.grad_output(0);
@@ -96,7 +73,7 @@ void weight_grad(Execution& run, const View& grad, const View& x, const View& we
                  bool accumulate_weight, bool accumulate_bias) {
   const DType dtype = gemm_dtype(grad.dtype);
   const Matrix dy = run.matrix(grad, leading_axes(grad), dtype);
-  const GemmOutput dw = gemm_output(run, weight_grad, 1);
+  const GemmOutput dw = gemm_output(run, weight_grad, 1, dtype);
   blublas_gemm_args args = make_gemm(dy.transposed(), run.matrix(x, leading_axes(x), dtype), dw.matrix);
   if (accumulate_weight && !dw.scratch) args.epilogue |= BLUBLAS_EPILOGUE_ACCUMULATE;
   Matrix db;
@@ -130,11 +107,6 @@ std::vector<TensorSpec> infer_weight_grad(const OpCall& call) {
           {grad.dtype(), {call.attrs.b(0) ? grad.size(-1) : 0}, {}, false}};
 }
 
-void execute_weight_grad(const Launch& launch, Execution& run) {
-  weight_grad(run, launch.inputs[0], launch.inputs[1], launch.outputs[0],
-              launch.attrs.b(0) ? launch.outputs[1] : View{}, false, false);
-}
-
 Tensors weight_grad_gradient(GradContext& ctx) {
   static const OpRef linear{"linear"}, input_grad{"linear_input_grad"}, add{"add"};
   const Tensor weight = ctx.grad_output(0), bias = ctx.attrs().b(0) ? ctx.grad_output(1) : Tensor{};
@@ -159,12 +131,45 @@ std::vector<TensorSpec> infer_weight_grad_in_place(const OpCall& call) {
   return {};
 }
 
-void execute_weight_grad_in_place(const Launch& launch, Execution& run) {
+}  // namespace
+
+// ---------------------------------------------------------------- execution, on any device
+
+void execute_linear(const Launch& launch, Execution& run) {
+  const View &x = launch.inputs[0], &y = launch.outputs[0];
+  const Matrix operand = run.matrix(x, leading_axes(x), gemm_dtype(x.dtype));
+  const GemmOutput out = gemm_output(run, y, leading_axes(y), operand.dtype);
+  linear_forward(run, operand, launch.inputs[1], launch.inputs[2], launch.inputs[3], {}, out.matrix);
+  if (out.scratch) run.store(out.matrix, y);
+}
+
+void execute_linear_input_grad(const Launch& launch, Execution& run) {
+  const View &grad = launch.inputs[0], &weight = launch.inputs[1], &preactivation = launch.inputs[2],
+             &out = launch.outputs[0];
+  const DType dtype = gemm_dtype(grad.dtype);
+  const Matrix a = run.matrix(grad, leading_axes(grad), dtype), b = run.matrix(weight, 1, dtype);
+  const GemmOutput c = gemm_output(run, out, leading_axes(out), dtype);
+  blublas_gemm_args args = make_gemm(a, b, c.matrix);
+  const GeluEpilogue gelu = GeluEpilogue::gradient(launch.attrs.s(0), preactivation);
+  if (gelu.flag) {
+    args.epilogue |= gelu.flag;
+    args.aux = gemm_matrix(run.matrix(preactivation, leading_axes(preactivation), dtype));
+  }
+  run.gemm(args);
+  if (c.scratch) run.store(c.matrix, out);
+}
+
+void execute_linear_weight_grad(const Launch& launch, Execution& run) {
+  weight_grad(run, launch.inputs[0], launch.inputs[1], launch.outputs[0],
+              launch.attrs.b(0) ? launch.outputs[1] : View{}, false, false);
+}
+
+void execute_linear_weight_grad_in_place(const Launch& launch, Execution& run) {
   weight_grad(run, launch.inputs[2], launch.inputs[3], launch.inputs[0], launch.inputs[1], launch.attrs.b(0),
               launch.attrs.b(1));
 }
 
-}  // namespace
+// ---------------------------------------------------------------- gradients of a layer's parameters
 
 void layer_weight_gradients(GradContext& ctx, int weight, int bias, const Tensor& grad,
                             const std::function<Tensor()>& x, Tensors& grads) {
@@ -227,8 +232,8 @@ void register_linear(OperatorRegistry& registry) {
     op.inputs = {{"grad_output", Kind::required}, {"weight", Kind::required}, {"preactivation", Kind::optional}};
     op.attrs = {approximate};
     op.infer = infer_input_grad;
-    op.workspace = workspace_of<execute_input_grad>;
-    op.launch_cpu = launch_of<execute_input_grad>;
+    op.workspace = workspace_of<execute_linear_input_grad>;
+    op.launch_cpu = launch_of<execute_linear_input_grad>;
     op.gradient = input_grad_gradient;
     op.save_inputs = 0b11;
     op.is_public = false;
@@ -247,8 +252,8 @@ void register_linear(OperatorRegistry& registry) {
     op.num_outputs = 2;
     op.output_names = {"weight_grad", "bias_grad"};
     op.infer = infer_weight_grad;
-    op.workspace = workspace_of<execute_weight_grad>;
-    op.launch_cpu = launch_of<execute_weight_grad>;
+    op.workspace = workspace_of<execute_linear_weight_grad>;
+    op.launch_cpu = launch_of<execute_linear_weight_grad>;
     op.gradient = weight_grad_gradient;
     op.save_inputs = 0b11;
     op.is_public = false;
@@ -269,8 +274,8 @@ void register_linear(OperatorRegistry& registry) {
                 {"accumulate_bias", AttrKind::boolean, Attr::of_bool(false), false, {}}};
     op.num_outputs = 0;
     op.infer = infer_weight_grad_in_place;
-    op.workspace = workspace_of<execute_weight_grad_in_place>;
-    op.launch_cpu = launch_of<execute_weight_grad_in_place>;
+    op.workspace = workspace_of<execute_linear_weight_grad_in_place>;
+    op.launch_cpu = launch_of<execute_linear_weight_grad_in_place>;
     op.effect = Effect::writes;
     op.is_public = false;
     registry.add(std::move(op));

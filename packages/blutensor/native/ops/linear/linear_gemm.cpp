@@ -13,14 +13,14 @@ GeluEpilogue GeluEpilogue::gradient(const std::string& approximate, const View& 
           preactivation};
 }
 
-GemmOutput gemm_output(Execution& run, const View& view, int leading) {
-  const DType dtype = gemm_dtype(view.dtype);
+GemmOutput gemm_output(Execution& run, const View& view, int leading, DType operands) {
+  const DType sums = accumulation_dtype(operands);
   Matrix matrix;
-  if (view.dtype == dtype && as_matrix(view, leading, &matrix)) return {matrix, false};
+  if ((view.dtype == operands || view.dtype == sums) && as_matrix(view, leading, &matrix)) return {matrix, false};
   int64_t rows = 1, cols = 1;
   for (int i = 0; i < view.rank(); ++i) (i < leading ? rows : cols) *= view.shape[i];
   // What blublas cannot write itself is accumulated by store(), in the accumulation type.
-  return {run.scratch(rows, cols, accumulation_dtype(view.dtype)), true};
+  return {run.scratch(rows, cols, sums), true};
 }
 
 void linear_forward(Execution& run, const Matrix& x, const View& weight, const View& bias, const View& residual,
@@ -40,7 +40,7 @@ void linear_forward(Execution& run, const Matrix& x, const View& weight, const V
   GemmOutput preactivation;
   if (gelu.flag) {
     args.epilogue |= gelu.flag;
-    preactivation = gemm_output(run, gelu.preactivation, leading_axes(gelu.preactivation));
+    preactivation = gemm_output(run, gelu.preactivation, leading_axes(gelu.preactivation), x.dtype);
     args.aux = gemm_matrix(preactivation.matrix);
   }
   run.gemm(args);

@@ -29,6 +29,7 @@ struct GemmOutput {
   Matrix matrix;
   bool scratch = false;
 };
-GemmOutput gemm_output(Execution& run, const View& view, int leading);
+// `operands`: the dtype of what the GEMM multiplies; of bfloat16 blublas also stores float32 sums as they are.
+GemmOutput gemm_output(Execution& run, const View& view, int leading, DType operands);
 
 }  // namespace blutensor

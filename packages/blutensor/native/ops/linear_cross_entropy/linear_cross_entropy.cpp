@@ -34,10 +34,12 @@ std::vector<TensorSpec> infer_head(const OpCall& call) {
   for (int i = 0; i + 1 < x.rank(); ++i) leading.push_back(x.size(i));
   require(targets.shape() == leading, op, "expected targets of shape ", leading, " for x ", x.shape(), ", got ",
           targets.shape());
-  const auto gradient = [&](size_t attr, const Tensor& of) {
-    return TensorSpec{x.dtype(), call.attrs.b(attr) ? of.shape() : Shape{0}, {}, false};
+  const auto gradient = [&](size_t attr, const Tensor& of, DType dtype) {
+    return TensorSpec{dtype, call.attrs.b(attr) ? of.shape() : Shape{0}, {}, false};
   };
-  return {{accumulation_dtype(x.dtype()), {}, {}, false}, gradient(kComputeX, x), gradient(kComputeWeight, weight)};
+  // The weight's is a sum over tokens, and stays in the dtype that it is summed in.
+  const DType sums = accumulation_dtype(x.dtype());
+  return {{sums, {}, {}, false}, gradient(kComputeX, x, x.dtype()), gradient(kComputeWeight, weight, sums)};
 }
 
 // Targets as int64, ignored ones as -1; the others are checked before anything is computed.
@@ -73,7 +75,7 @@ void execute_head(const Launch& launch, Execution& run) {
   problem.targets = rows;
   problem.mean = launch.attrs.s(kReduction) == "mean";
   problem.loss = launch.outputs[0].data;
-  // 16-bit gradients are summed in float32 and rounded once.
+  // A 16-bit gradient of x is summed in float32 and rounded once.
   const auto gradient = [&](bool wanted, const View& view, int leading) {
     Matrix matrix;
     if (!wanted) return matrix;
@@ -83,9 +85,7 @@ void execute_head(const Launch& launch, Execution& run) {
   problem.x_grad = gradient(launch.attrs.b(kComputeX), launch.outputs[1], x.rank() - 1);
   problem.weight_grad = gradient(launch.attrs.b(kComputeWeight), launch.outputs[2], 1);
   run_head(problem, run);
-  if (x.dtype == dtype) return;
-  if (problem.x_grad.rows > 0) run.store(problem.x_grad, launch.outputs[1]);
-  if (problem.weight_grad.rows > 0) run.store(problem.weight_grad, launch.outputs[2]);
+  if (x.dtype != dtype && problem.x_grad.rows > 0) run.store(problem.x_grad, launch.outputs[1]);
 }
 
 Tensors head_gradient(GradContext& ctx) {
@@ -106,7 +106,7 @@ Tensors head_gradient(GradContext& ctx) {
       in_place.many({target.buffer, ctx.output(1 + i), upstream}, {Attr::of_bool(target.accumulate)});
       ctx.consumed(i);
     } else {
-      grads[static_cast<size_t>(i)] = scaled({ctx.output(1 + i), upstream});
+      grads[static_cast<size_t>(i)] = scaled({ctx.output(1 + i), upstream}, {Attr::of_dtype(ctx.input_spec(i).dtype)});
     }
   }
   return grads;
@@ -118,17 +118,18 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor flat = reshape({logits}, {Attr::of_ints({in[2].numel(), in[1].size(0)})});
   const Tensor loss = cross_entropy({flat, reshape({in[2]}, {Attr::of_ints({in[2].numel()})})},
                                     {attrs[kIgnoreIndex], attrs[kReduction]});
-  const Tensor none = full({}, {Attr::of_ints({0}), Attr::of_float(0), Attr::of_dtype(in[0].dtype())});
-  return {loss, none, none};
+  const auto none = [&](DType dtype) {
+    return full({}, {Attr::of_ints({0}), Attr::of_float(0), Attr::of_dtype(dtype)});
+  };
+  return {loss, none(in[0].dtype()), none(accumulation_dtype(in[0].dtype()))};
 }
 
 // ---------------------------------------------------------------- the saved gradient times the upstream gradient
 
-std::vector<TensorSpec> check_scale(const char* op, const Tensor& gradient, const Tensor& scale) {
+void check_scale(const char* op, const Tensor& gradient, const Tensor& scale) {
   require_type(is_floating(gradient.dtype()) && is_floating(scale.dtype()), "[", op,
                "] expected floating-point tensors, got ", describe(gradient), " and ", describe(scale));
   require(scale.numel() == 1, "[", op, "] expected a 0-d scale, got ", describe(scale));
-  return {{gradient.dtype(), gradient.shape(), {}, false}};
 }
 
 void scale_into(const View& source, const View& scale_view, const View& target, bool accumulate, Execution& run) {
@@ -199,13 +200,18 @@ void register_linear_cross_entropy(OperatorRegistry& registry) {
     Operator op;
     op.name = "linear_cross_entropy_scale";
     op.doc =
-        "gradient * scale, scale 0-d: a gradient that linear_cross_entropy saved, for the upstream gradient of its "
-        "loss.";
+        "gradient * scale in a floating dtype, scale 0-d: a gradient that linear_cross_entropy saved, for the upstream "
+        "gradient of its loss.";
     op.category = "Gradients";
     op.inputs = {{"gradient", Kind::required}, {"scale", Kind::required}};
+    op.attrs = {{"dtype", AttrKind::dtype, Attr::of_dtype(DType::float32), true, {}}};
     op.output_names = {"scaled"};
-    op.infer = [](const OpCall& call) {
-      return check_scale("linear_cross_entropy_scale", call.inputs[0], call.inputs[1]);
+    op.infer = [](const OpCall& call) -> std::vector<TensorSpec> {
+      check_scale("linear_cross_entropy_scale", call.inputs[0], call.inputs[1]);
+      require_type(is_floating(call.attrs.dtype(0)),
+                   "[linear_cross_entropy_scale] expected a floating-point dtype, got ",
+                   dtype_name(call.attrs.dtype(0)));
+      return {{call.attrs.dtype(0), call.inputs[0].shape(), {}, false}};
     };
     op.workspace = workspace_of<execute_scale>;
     op.launch_cpu = launch_of<execute_scale>;

@@ -2,10 +2,12 @@
 //
 // Shapes: a [..., M, K] or [K], b [..., K, N] or [K]; the axes before the last two broadcast. A batch runs as one GEMM
 // call: as one product of a taller matrix where b is shared and a's leading axes line up, with batch strides where they
-// are regular, else through pointer arrays.
+// are regular, else through pointer arrays (on CUDA, where those would have to be in device memory: one call for every
+// index of the axes that break the pattern).
 #include <functional>
 
 #include "ops/all_operators.h"
+#include "ops/matmul/matmul.h"
 #include "ops/matmul/operand.h"
 #include "ops/parallel.h"
 #include "ops/registry.h"
@@ -93,10 +95,6 @@ const void** batch_pointers(Execution& run, const View& view, const Shape& batch
   return pointers;
 }
 
-Strides batch_strides(const View& view, const Shape& batch) {
-  return broadcast_strides(batch_shape(view.shape), batch_shape(view.strides), batch);
-}
-
 // The view in the GEMM's dtype: float16 becomes a float32 copy.
 View in_gemm_dtype(Execution& run, const View& view) {
   const DType dtype = gemm_dtype(view.dtype);
@@ -108,6 +106,16 @@ View in_gemm_dtype(Execution& run, const View& view) {
   return copy;
 }
 
+// The view's matrices at index `i` of the outermost axis of `batch`, which it may lack or broadcast.
+View at_outer(View view, const Shape& batch, int64_t i) {
+  if (view.rank() - 2 < batch.size()) return view;
+  const int64_t offset = view.shape[0] == 1 ? 0 : i * view.strides[0];
+  if (view.data) view.data = view.ptr<char>() + offset * static_cast<int64_t>(dtype_size(view.dtype));
+  view.shape.erase(0);
+  view.strides.erase(0);
+  return view;
+}
+
 // c [batch..., M, N] = a b; c is row-major, a and b have matrix axes.
 void product(Execution& run, const View& a, const View& b, const Matrix& c, const Shape& batch) {
   const Matrix left = matrix_axes(a), right = matrix_axes(b);
@@ -117,6 +125,14 @@ void product(Execution& run, const View& a, const View& b, const Matrix& c, cons
   int64_t a_stride = 0, b_stride = 0;
   const bool a_regular = regular_stride(batch, a_strides, &a_stride),
              b_regular = regular_stride(batch, b_strides, &b_stride);
+  if (!run.on_host() && !(a_regular && b_regular)) {
+    Shape inner = batch;
+    inner.erase(0);
+    const int64_t size = num_elements(inner) * m * n;
+    for (int64_t i = 0; i < batch[0]; ++i)
+      product(run, at_outer(a, batch, i), at_outer(b, batch, i), c.row_block(i * size, size), inner);
+    return;
+  }
   blublas_gemm_args args = make_gemm(left, right, {c.data, c.dtype, m, n, n, 1});
   if (b_regular && b_stride == 0 && a_regular && (m == 1 || count == 1 || a_stride == m * left.row_stride)) {
     const int64_t row_stride = m == 1 ? a_stride : left.row_stride;
@@ -163,23 +179,18 @@ void integer_product(const View& a, const View& b, const View& c, const Shape& b
                });
 }
 
-void execute_matmul(const Launch& launch, Execution& run) {
-  const View a = with_matrix_axes(launch.inputs[0], true), b = with_matrix_axes(launch.inputs[1], false);
-  const View& c = launch.outputs[0];
-  const Shape batch = broadcast_shapes(batch_shape(a.shape), batch_shape(b.shape), "matmul");
-  if (!is_floating(c.dtype)) {
-    if (run.dry() || c.numel() == 0) return;
-    visit_dtype(c.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) integer_product<T>(a, b, c, batch);
-    });
-    return;
-  }
-  const View left = in_gemm_dtype(run, a), right = in_gemm_dtype(run, b);
-  Matrix out{c.data, c.dtype, c.numel(), 1, 1, 1};
-  if (left.dtype != c.dtype) out = run.scratch(1, c.numel(), left.dtype);
-  product(run, left, right, out, batch);
-  if (left.dtype != c.dtype) run.store(out, c);
+void integer_matmul(const Launch& launch) {
+  const MatmulOperands operands = matmul_operands(launch);
+  visit_dtype(launch.outputs[0].dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      integer_product<T>(operands.a, operands.b, launch.outputs[0], operands.batch);
+  });
+}
+
+void launch_matmul(const Launch& launch) {
+  if (is_floating(launch.outputs[0].dtype)) return launch_of<execute_matmul>(launch);
+  if (launch.outputs[0].numel()) integer_matmul(launch);
 }
 
 // ---------------------------------------------------------------- gradient
@@ -245,6 +256,27 @@ Tensors matmul_gradient(GradContext& ctx) {
 
 }  // namespace
 
+Strides batch_strides(const View& view, const Shape& batch) {
+  return broadcast_strides(batch_shape(view.shape), batch_shape(view.strides), batch);
+}
+
+MatmulOperands matmul_operands(const Launch& launch) {
+  MatmulOperands operands{with_matrix_axes(launch.inputs[0], true), with_matrix_axes(launch.inputs[1], false), {}};
+  operands.batch = broadcast_shapes(batch_shape(operands.a.shape), batch_shape(operands.b.shape), "matmul");
+  return operands;
+}
+
+void execute_matmul(const Launch& launch, Execution& run) {
+  const View& c = launch.outputs[0];
+  if (!is_floating(c.dtype)) return;
+  const MatmulOperands operands = matmul_operands(launch);
+  const View left = in_gemm_dtype(run, operands.a), right = in_gemm_dtype(run, operands.b);
+  Matrix out{c.data, c.dtype, c.numel(), 1, 1, 1};
+  if (left.dtype != c.dtype) out = run.scratch(c.numel(), 1, left.dtype);
+  product(run, left, right, out, operands.batch);
+  if (left.dtype != c.dtype) run.store(out, c);
+}
+
 void register_matmul(OperatorRegistry& registry) {
   Operator op;
   op.name = "matmul";
@@ -258,7 +290,7 @@ void register_matmul(OperatorRegistry& registry) {
   op.output_names = {"c"};
   op.infer = infer_matmul;
   op.workspace = workspace_of<execute_matmul>;
-  op.launch_cpu = launch_of<execute_matmul>;
+  op.launch_cpu = launch_matmul;
   op.gradient = matmul_gradient;
   op.save_inputs = 0b11;
   op.grad_cases = {{{{3, 4}, {4, 5}}, {}, "normal"},          {{{4}, {4}}, {}, "normal"},

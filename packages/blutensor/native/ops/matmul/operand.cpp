@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "ops/matmul/operand_cuda.h"
 #include "ops/parallel.h"
 
 namespace blutensor {
 
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kHostAlignment = 64, kCudaAlignment = 256;
 
 char* at(void* data, DType dtype, int64_t element) {
   // Null while planning without memory: no arithmetic on it.
@@ -114,9 +115,18 @@ bool as_matrix(const View& view, int leading, Matrix* matrix) {
   return true;
 }
 
+Execution::Execution(const Launch& launch, Mode mode)
+    : device_(launch.device),
+      stream_(launch.stream),
+      math_(launch.math),
+      base_(mode == Mode::dry ? nullptr : static_cast<char*>(launch.workspace)),
+      bytes_(mode == Mode::dry ? 0 : launch.workspace_bytes),
+      dry_(mode == Mode::dry) {}
+
 void* Execution::take(size_t bytes) {
+  const size_t alignment = on_host() ? kHostAlignment : kCudaAlignment;
   void* piece = base_ ? base_ + used_ : nullptr;
-  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  used_ += (bytes + alignment - 1) / alignment * alignment;
   peak_ = std::max(peak_, used_);
   return piece;
 }
@@ -137,7 +147,8 @@ Matrix Execution::copied(const View& view, int leading, DType dtype) {
   int64_t rows = 1, cols = 1;
   for (int i = 0; i < view.rank(); ++i) (i < leading ? rows : cols) *= view.shape[i];
   const Matrix copy = scratch(rows, cols, dtype);
-  if (!dry_) copy_to_contiguous(view, copy.data, dtype);
+  if (!dry_ && on_host()) copy_to_contiguous(view, copy.data, dtype);
+  if (!dry_ && !on_host()) copy_to_contiguous_cuda(view, copy.data, dtype, stream_);
   return copy;
 }
 
@@ -161,6 +172,10 @@ void* Execution::contiguous(const View& view, DType dtype) {
 
 void Execution::gemm(blublas_gemm_args args) {
   const size_t before = mark();
+  args.device_type = on_host() ? BLUBLAS_CPU : BLUBLAS_CUDA;
+  args.device_index = device_.index;
+  args.stream = stream_;
+  args.math = static_cast<int32_t>(math_);
   args.workspace_bytes = gemm_workspace(args);
   args.workspace = take(args.workspace_bytes);
   if (!dry_) run_gemm(args);
@@ -168,7 +183,11 @@ void Execution::gemm(blublas_gemm_args args) {
 }
 
 void Execution::store(const Matrix& from, const View& to, bool accumulate) {
-  if (!dry_) store_contiguous(from.data, from.dtype, to, accumulate);
+  if (dry_) return;
+  if (on_host())
+    store_contiguous(from.data, from.dtype, to, accumulate);
+  else
+    store_contiguous_cuda(from.data, from.dtype, to, accumulate, stream_);
 }
 
 void copy_to_contiguous(const View& source, void* to, DType dtype) {

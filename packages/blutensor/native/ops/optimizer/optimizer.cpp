@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "ops/all_operators.h"
+#include "ops/copy/copy.h"
 #include "ops/kernels.h"
 #include "ops/matmul/operand.h"
 #include "ops/optimizer/optimizer_kernels.h"
@@ -36,18 +37,27 @@ void check_scalar(const char* op, const Tensor& tensor, const char* name) {
     require(tensor.numel() == 1, "[", op, "] expected '", name, "' to be a 0-d tensor, got ", describe(tensor));
 }
 
-// All lists alike: floating (float32 or float64), each tensor of the shape and dtype of its parameter.
-void check_lists(const char* op, const OpCall& call, size_t fixed, size_t num_lists, const char* const* names) {
+// The lists' tensors at position i: each of the shape of its parameter, and of `dtype`.
+void check_position(const char* op, const OpCall& call, size_t fixed, size_t num_lists, const char* const* names,
+                    size_t i, DType dtype) {
   const auto length = static_cast<size_t>(call.list_length);
-  for (size_t i = 0; i < length; ++i) {
+  const Tensor& param = call.inputs[fixed + i];
+  for (size_t list = 1; list < num_lists; ++list) {
+    const Tensor& other = call.inputs[fixed + list * length + i];
+    require(other.defined() && other.shape() == param.shape() && other.dtype() == dtype, "[", op, "] expected ",
+            names[list], "[", i, "] like its parameter ", describe(param),
+            dtype == param.dtype() ? "" : text(", but ", dtype_name(dtype)), ", got ",
+            other.defined() ? describe(other) : "none");
+  }
+}
+
+// All lists alike: float32 or float64.
+void check_lists(const char* op, const OpCall& call, size_t fixed, size_t num_lists, const char* const* names) {
+  for (size_t i = 0; i < static_cast<size_t>(call.list_length); ++i) {
     const Tensor& param = call.inputs[fixed + i];
     require_type(param.dtype() == DType::float32 || param.dtype() == DType::float64, "[", op,
                  "] expected float32 or float64 parameters, got ", describe(param), " at position ", i);
-    for (size_t list = 1; list < num_lists; ++list) {
-      const Tensor& other = call.inputs[fixed + list * length + i];
-      require(other.shape() == param.shape() && other.dtype() == param.dtype(), "[", op, "] expected ", names[list],
-              "[", i, "] like its parameter ", describe(param), ", got ", describe(other));
-    }
+    check_position(op, call, fixed, num_lists, names, i, param.dtype());
   }
 }
 
@@ -87,7 +97,7 @@ class Chunks {
 class ContiguousLists {
  public:
   ContiguousLists(Execution& run, std::span<const View> tensors)
-      : run_(run), tensors_(tensors), data_(run.take<void*>(static_cast<int64_t>(tensors.size()))) {
+      : tensors_(tensors), data_(run.take<void*>(static_cast<int64_t>(tensors.size()))) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       void* data = run.contiguous(tensors[i], tensors[i].dtype);
       if (data_) data_[i] = data;
@@ -99,12 +109,15 @@ class ContiguousLists {
   }
   void write_back(size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i)
-      if (!run_.dry() && data_[i] != tensors_[i].data)
-        store_contiguous(data_[i], tensors_[i].dtype, tensors_[i], false);
+      if (data_[i] != tensors_[i].data) {
+        View copy = tensors_[i];
+        copy.data = data_[i];
+        copy.strides = contiguous_strides(copy.shape);
+        copy_view(tensors_[i], copy);
+      }
   }
 
  private:
-  Execution& run_;
   std::span<const View> tensors_;
   void** data_;
 };
@@ -112,10 +125,11 @@ class ContiguousLists {
 // ---------------------------------------------------------------- AdamW
 
 enum AdamwInput : size_t { kLr, kStep, kGradScale, kSkip, kAdamwFixed };
+enum AdamwList : size_t { kParams, kGrads, kExpAvgs, kExpAvgSqs, kMasters, kAdamwLists };
 enum AdamwAttr { kBeta1, kBeta2, kEps, kWeightDecay };
 
 std::vector<TensorSpec> infer_adamw(const OpCall& call) {
-  static constexpr const char* kNames[] = {"params", "grads", "exp_avgs", "exp_avg_sqs"};
+  static constexpr const char* kNames[] = {"params", "grads", "exp_avgs", "exp_avg_sqs", "masters"};
   check_scalar("adamw_", call.inputs[kLr], "lr");
   check_scalar("adamw_", call.inputs[kStep], "step");
   check_scalar("adamw_", call.inputs[kGradScale], "grad_scale");
@@ -124,7 +138,20 @@ std::vector<TensorSpec> infer_adamw(const OpCall& call) {
     require(call.attrs.f(beta) >= 0 && call.attrs.f(beta) < 1, "[adamw_] expected betas from 0 to below 1, got ",
             call.attrs.f(kBeta1), " and ", call.attrs.f(kBeta2));
   require(call.attrs.f(kEps) >= 0, "[adamw_] expected eps of at least 0, got ", call.attrs.f(kEps));
-  check_lists("adamw_", call, kAdamwFixed, 4, kNames);
+  const auto length = static_cast<size_t>(call.list_length);
+  for (size_t i = 0; i < length; ++i) {
+    const Tensor &param = call.inputs[kAdamwFixed + i], &master = call.inputs[kAdamwFixed + kMasters * length + i];
+    if (param.dtype() == DType::bfloat16) {
+      check_position("adamw_", call, kAdamwFixed, kAdamwLists, kNames, i, DType::float32);
+      continue;
+    }
+    require_type(param.dtype() == DType::float32 || param.dtype() == DType::float64,
+                 "[adamw_] expected float32, float64 or (with masters) bfloat16 parameters, got ", describe(param),
+                 " at position ", i);
+    check_position("adamw_", call, kAdamwFixed, kMasters, kNames, i, param.dtype());
+    require(!master.defined(), "[adamw_] expected no master for parameter ", i, ", which is ", describe(param),
+            ": masters are for bfloat16");
+  }
   return {};
 }
 
@@ -143,6 +170,7 @@ AdamwStep<T> adamw_step(const Launch& launch) {
           static_cast<T>(lr / bias1)};
 }
 
+// Of a bfloat16 parameter the float32 master is updated, and the parameter is the master rounded to nearest even.
 void execute_adamw(const Launch& launch, Execution& run) {
   const auto length = static_cast<size_t>(launch.list_length);
   const auto lists = launch.inputs.subspan(kAdamwFixed);
@@ -154,18 +182,20 @@ void execute_adamw(const Launch& launch, Execution& run) {
   if (run.dry()) return;
   const auto step = adamw_step<float>(launch);
   const auto step64 = adamw_step<double>(launch);
+  const auto round = kernels().copy.from_to(DType::float32, DType::bfloat16);
   chunks.for_each([&](size_t i, int64_t first, int64_t count, int64_t) {
-    if (params[i].dtype == DType::float32)
-      kernels().optimizer.adamw_f32(data.ptr<float>(i) + first, data.ptr<float>(length + i) + first,
-                                    data.ptr<float>(2 * length + i) + first, data.ptr<float>(3 * length + i) + first,
-                                    count, step);
-    else
-      adamw_reference<double>(data.ptr<double>(i) + first, data.ptr<double>(length + i) + first,
-                              data.ptr<double>(2 * length + i) + first, data.ptr<double>(3 * length + i) + first, count,
-                              step64);
+    const size_t grad = kGrads * length + i, avg = kExpAvgs * length + i, avg_sq = kExpAvgSqs * length + i,
+                 master = kMasters * length + i;
+    if (params[i].dtype == DType::float64)
+      return adamw_reference<double>(data.ptr<double>(i) + first, data.ptr<double>(grad) + first,
+                                     data.ptr<double>(avg) + first, data.ptr<double>(avg_sq) + first, count, step64);
+    float* weights = data.ptr<float>(params[i].dtype == DType::bfloat16 ? master : i) + first;
+    kernels().optimizer.adamw_f32(weights, data.ptr<float>(grad) + first, data.ptr<float>(avg) + first,
+                                  data.ptr<float>(avg_sq) + first, count, step);
+    if (params[i].dtype == DType::bfloat16) round(count, data.ptr<bfloat16>(i) + first, 1, weights, 1);
   });
   data.write_back(0, length);
-  data.write_back(2 * length, 4 * length);
+  data.write_back(kExpAvgs * length, kAdamwLists * length);
 }
 
 // ---------------------------------------------------------------- SGD
@@ -302,10 +332,12 @@ void register_optimizer(OperatorRegistry& registry) {
         "exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2; param -= lr / (1 - beta1^step) * exp_avg / (sqrt(exp_avg_sq "
         "/ (1 - beta2^step)) + eps). "
         "lr, step (from 1), grad_scale and skip are 0-d; with skip non-zero nothing is written. Lists of float32 or "
-        "float64 tensors.";
-    op.inputs = {{"lr", Kind::required},         {"step", Kind::required},         {"grad_scale", Kind::optional},
-                 {"skip", Kind::optional},       {"params", Kind::list, true},     {"grads", Kind::list},
-                 {"exp_avgs", Kind::list, true}, {"exp_avg_sqs", Kind::list, true}};
+        "float64 tensors, each position of one dtype; or a bfloat16 parameter whose other tensors are float32, its "
+        "master among them: the master is updated, and the parameter is the master rounded to nearest even.";
+    op.inputs = {
+        {"lr", Kind::required},         {"step", Kind::required},          {"grad_scale", Kind::optional},
+        {"skip", Kind::optional},       {"params", Kind::list, true},      {"grads", Kind::list},
+        {"exp_avgs", Kind::list, true}, {"exp_avg_sqs", Kind::list, true}, {"masters", Kind::optional_list, true}};
     op.attrs = {floating("beta1", 0.9), floating("beta2", 0.999), floating("eps", 1e-8), floating("weight_decay", 0)};
     op.num_outputs = 0;
     op.infer = infer_adamw;

@@ -7,10 +7,11 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
+from .. import dtypes
 from ..errors import DTypeError, ShapeError
 from ..interop import state_tensors
 from ..tensor import Tensor
-from .parameter import Parameter
+from .parameter import Parameter, replace_data
 
 
 class Module:
@@ -175,6 +176,32 @@ class Module:
     def eval(self) -> Self:
         """Evaluation mode."""
         return self.train(False)
+
+    def to(self, dtype: dtypes.DType | str | None = None) -> Self:
+        """Converts the floating-point parameters and buffers; the objects stay the same, their gradients are dropped.
+
+        For training in bfloat16, keep the float32 values for the optimizer, which rounds to the parameters:
+
+            masters = {name: p.detach() for name, p in model.named_parameters()}
+            model.to("bfloat16")
+            optimizer = AdamW(model.named_parameters(), masters=masters)
+
+        Convert before a step is captured: a program keeps the memory that it was recorded with.
+
+        Args:
+            dtype: A floating-point dtype; None leaves dtypes as they are.
+
+        Raises:
+            DTypeError: A dtype that is not floating-point.
+        """
+        target = None if dtype is None else dtypes.as_dtype(dtype)
+        if target is not None and target.kind != "floating":
+            raise DTypeError(f"[Module.to] expected a floating-point dtype, got {target.name}")
+        tensors = {id(t): t for kind in ("_parameters", "_buffers") for _, t in self._named(kind, "")}
+        for tensor in tensors.values():
+            if target is not None and tensor.dtype.kind == "floating" and tensor.dtype is not target:
+                replace_data(tensor, tensor.detach().astype(target))
+        return self
 
     def requires_grad_(self, value: bool = True) -> Self:
         """Trains or freezes all parameters."""

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Self
 
+from .. import _native, dtypes
 from ..tensor import Tensor
+
+
+def replace_data(tensor: Tensor, data: Tensor) -> None:
+    """Gives a leaf other memory (of any dtype, on any device): the Python object stays, its gradient is dropped."""
+    trained = tensor.requires_grad
+    old = Tensor._adopt(tensor._detach_handle())
+    tensor._handle, tensor._geometry = data.detach()._detach_handle(), None
+    del old
+    if trained:
+        tensor.requires_grad = True
 
 
 class Parameter(Tensor):
@@ -26,3 +38,18 @@ class Parameter(Tensor):
 
     def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
         pass  # __new__ did it: a handle is taken over, not made
+
+    @property
+    def grad_dtype(self) -> dtypes.DType:
+        """The dtype that the gradient is kept in: the parameter's own, or float32 for a 16-bit one.
+
+        Gradients are summed in float32; float32 buffers keep the sums unrounded. Setting another dtype drops the
+        gradient.
+        """
+        number = ctypes.c_int32()
+        _native.check(_native.lib.blutensor_get_grad_dtype(self._handle, ctypes.byref(number)))
+        return dtypes.ALL[number.value]
+
+    @grad_dtype.setter
+    def grad_dtype(self, value: dtypes.DType | str) -> None:
+        _native.check(_native.lib.blutensor_set_grad_dtype(self._handle, dtypes.as_dtype(value).number))

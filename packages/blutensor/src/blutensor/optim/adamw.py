@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from .. import _native, dtypes
 from .._arguments import not_negative, number
 from .._operators import private
+from ..autograd import no_grad
 from ..errors import DTypeError, ShapeError
 from ..tensor import Tensor
 from .base import Group, Optimizer, Params, select
@@ -16,13 +23,25 @@ class AdamW(Optimizer):
 
     The formulas are those of `torch.optim.AdamW`.
 
+    A bfloat16 parameter has a float32 master, which is what each step updates; the parameter is the master, rounded to
+    nearest even. Its gradient is kept in float32 from now on (a gradient that it has is dropped). `state_dict` holds
+    the masters as `master.<parameter name>`, and loading them writes the parameters too.
+
     Args:
         params: As for `Optimizer`; groups may set betas, eps and weight_decay.
         lr: Learning rate.
         betas: Decay of the first and second moment.
         eps: Added to the square root of the second moment.
         weight_decay: Each step multiplies parameters by 1 - lr * weight_decay.
+        masters: float32 values of bfloat16 parameters by name, from before they were rounded; their memory becomes the
+            masters'. A parameter without an entry starts from its rounded values.
+
+    Raises:
+        ShapeError: As for `Optimizer`, or masters of names or shapes that no bfloat16 parameter has.
+        DTypeError: As for `Optimizer`, or masters that are not float32.
     """
+
+    param_dtypes = (dtypes.float32, dtypes.float64, dtypes.bfloat16)
 
     def __init__(
         self,
@@ -31,6 +50,7 @@ class AdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        masters: Mapping[str, Tensor] | None = None,
     ) -> None:
         options = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, lr, options, ("exp_avg", "exp_avg_sq"))
@@ -42,6 +62,51 @@ class AdamW(Optimizer):
                 raise ShapeError(f"[AdamW] expected betas from 0 to below 1, got {given}")
             for name in ("eps", "weight_decay"):
                 group.options[name] = not_negative("AdamW", name, group.options[name])
+        self._make_masters({} if masters is None else dict(masters))
+
+    def _make_masters(self, given: dict[str, Tensor]) -> None:
+        problems: list[str] = []
+        for group in self.groups:
+            for name, p in zip(group.names, group.params, strict=True):
+                if p.dtype is not dtypes.bfloat16:
+                    group.masters.append(None)
+                    continue
+                _native.check(_native.lib.blutensor_set_grad_dtype(p._handle, dtypes.float32.number))
+                master = given.pop(name, None)
+                if master is None:
+                    master = p.detach().astype(dtypes.float32)
+                elif not isinstance(master, Tensor) or master.dtype is not dtypes.float32:
+                    what = master.dtype.name if isinstance(master, Tensor) else type(master).__name__
+                    raise DTypeError(f"[AdamW] expected float32 masters, '{name}' is {what}")
+                elif master.shape != p.shape or master.device != p.device:
+                    problems.append(
+                        f"master '{name}' is {master.shape} on {master.device}, the parameter {p.shape} on {p.device}"
+                    )
+                group.masters.append(master.detach())
+        problems += [f"master '{name}' belongs to no bfloat16 parameter" for name in given]
+        if problems:
+            raise ShapeError(f"[AdamW] {'; '.join(problems)}")
+        self._write_params()
+
+    def _write_params(self) -> None:
+        with no_grad():
+            for group in self.groups:
+                for p, master in zip(group.params, group.masters, strict=True):
+                    if master is not None:
+                        p.copy_(master)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """As `Optimizer.state_dict`, with `master.<parameter name>` for bfloat16 parameters."""
+        state = super().state_dict()
+        for group in self.groups:
+            named = zip(group.names, group.masters, strict=True)
+            state.update({f"master.{name}": master for name, master in named if master is not None})
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor | npt.NDArray[Any]]) -> None:
+        """As `Optimizer.load_state_dict`; bfloat16 parameters are written from their masters."""
+        super().load_state_dict(state)
+        self._write_params()
 
     def _update(
         self,
@@ -60,6 +125,7 @@ class AdamW(Optimizer):
             grads=grads,
             exp_avgs=select(group.state["exp_avg"], indices),
             exp_avg_sqs=select(group.state["exp_avg_sq"], indices),
+            masters=select(group.masters, indices),
             grad_scale=grad_scale,
             skip=skip,
             beta1=beta1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -18,6 +18,8 @@ from ..interop import state_tensors
 from ..tensor import Tensor
 
 _increment_step = private("increment_step_")
+
+_T = TypeVar("_T")
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[Mapping[str, Any]]
 
@@ -44,6 +46,11 @@ def fresh_grad(p: Tensor) -> Tensor | None:
     return p.grad if fresh.value else None
 
 
+def state_dtype(p: Tensor) -> dtypes.DType:
+    """The dtype of the optimizer's tensors for a parameter, and of its gradient."""
+    return dtypes.float32 if p.dtype is dtypes.bfloat16 else p.dtype
+
+
 class Group:
     """Parameters that share options.
 
@@ -53,12 +60,14 @@ class Group:
         options: Hyperparameters other than the learning rate (floats and booleans).
         lr: Learning rate, 0-d float64 on the device.
         state: Per state name, a tensor per parameter.
+        masters: Of an optimizer that has them: per parameter, its float32 master or None.
     """
 
     def __init__(self, names: list[str], params: list[Tensor], lr: float, options: dict[str, Any]) -> None:
         self.names, self.params, self.options = names, params, options
         self.lr = full((), lr, dtype=dtypes.float64)
         self.state: dict[str, list[Tensor]] = {}
+        self.masters: list[Tensor | None] = []
 
 
 class Optimizer:
@@ -68,12 +77,15 @@ class Optimizer:
         params: Tensors, (name, tensor) pairs, or dictionaries {"params": ..., "lr": ..., other options} (groups).
         lr: Default learning rate.
         options: Default options of the subclass.
-        state_names: Names of the per-parameter state tensors, zeros at the start.
+        state_names: Names of the per-parameter state tensors, zeros at the start (float32 for bfloat16 parameters).
 
     Raises:
         ShapeError: No parameters, one twice, unknown options, or a negative or not finite learning rate.
-        DTypeError: Something that is no float32 or float64 tensor, or a learning rate that is no number.
+        DTypeError: Something that is no tensor of a dtype in `param_dtypes`, or a learning rate that is no number.
     """
+
+    #: What parameters may be.
+    param_dtypes: tuple[dtypes.DType, ...] = (dtypes.float32, dtypes.float64)
 
     def __init__(self, params: Params, lr: float, options: dict[str, Any], state_names: Sequence[str]) -> None:
         self._name = type(self).__name__
@@ -96,16 +108,19 @@ class Optimizer:
             names, tensors = [], []
             for i, item in enumerate(listed):
                 name, p = item if isinstance(item, tuple) else (f"{g}.{i}", item)
-                if not isinstance(p, Tensor) or p.dtype not in (dtypes.float32, dtypes.float64):
+                if not isinstance(p, Tensor) or p.dtype not in self.param_dtypes:
                     what = p.dtype.name if isinstance(p, Tensor) else type(p).__name__
-                    raise DTypeError(f"[{self._name}] expected float32 or float64 tensors, '{name}' is {what}")
+                    expected = " or ".join(d.name for d in self.param_dtypes)
+                    raise DTypeError(f"[{self._name}] expected {expected} tensors, '{name}' is {what}")
                 if id(p) in seen:
                     raise ShapeError(f"[{self._name}] parameter '{name}' is already there as '{seen[id(p)]}'")
                 seen[id(p)] = name
                 names.append(name)
                 tensors.append(p)
             group = Group(names, tensors, rate, options | own)
-            group.state = {s: [zeros(p.shape, dtype=p.dtype) for p in tensors] for s in state_names}
+            group.state = {
+                s: [zeros(p.shape, dtype=state_dtype(p), device=p.device) for p in tensors] for s in state_names
+            }
             self.groups.append(group)
         #: Steps taken (skipped ones do not count): 0-d int64 on the device.
         self.step_count = zeros((), dtype=dtypes.int64)
@@ -190,6 +205,6 @@ class Optimizer:
             tensor.copy_(state[name])
 
 
-def select(tensors: list[Tensor], indices: list[int]) -> list[Tensor]:
+def select(tensors: list[_T], indices: list[int]) -> list[_T]:
     """Elements by index."""
     return [tensors[i] for i in indices]
