@@ -1,0 +1,40 @@
+"""Operands on a CUDA device for the tests of its kernels: layouts, poison, the rule for errors. PyTorch holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Tensors of PyTorch, which is imported only where there is a device.
+Tensor = Any
+
+#: Half the distance from 1 to the next number, of what operands are rounded to.
+ROUNDOFF = {"float32": 2.0**-24, "tf32": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
+#: Lines of matrices start at multiples of this many elements, so that the tile kernels take every size.
+LINE = 8
+
+
+def rows(torch: Any, num_rows: int, num_cols: int, dtype: str, line: int = LINE) -> Tensor:
+    """Normal numbers, row-major."""
+    width = -(-num_cols // line) * line
+    values = torch.randn(num_rows, width, device="cuda", dtype=torch.float64)
+    return values.to(getattr(torch, dtype))[:, :num_cols]
+
+
+def matrix(torch: Any, num_rows: int, num_cols: int, dtype: str, layout: str) -> Tensor:
+    """Normal numbers in ``rows`` or ``columns``."""
+    return rows(torch, num_rows, num_cols, dtype) if layout == "rows" else rows(torch, num_cols, num_rows, dtype).t()
+
+
+def poison(torch: Any, num_rows: int, num_cols: int, dtype: str, layout: str = "rows") -> Tensor:
+    """NaN everywhere."""
+    return matrix(torch, num_rows, num_cols, dtype, layout).fill_(float("nan"))
+
+
+def assert_as_good_as(ours: Tensor, theirs: Tensor, truth: Tensor, roundoff: float, what: str = "") -> None:
+    """Our largest error is at most twice PyTorch's at the same precision, plus one rounding of the largest result."""
+    assert ours.shape == truth.shape, (what, ours.shape, truth.shape)
+    if truth.numel() == 0:
+        return
+    error = (ours.double() - truth).abs().max().item()
+    allowed = 2 * (theirs.double() - truth).abs().max().item() + roundoff * truth.abs().max().item()
+    assert error <= allowed, f"{what}: error {error}, allowed {allowed}"
