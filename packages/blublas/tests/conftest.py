@@ -33,6 +33,17 @@ def peer_torch() -> Any:
     return module
 
 
+@pytest.fixture
+def cuda(torch: Any) -> Iterator[Any]:
+    """PyTorch beside a CUDA device; it multiplies float32 in float32 but where a test says otherwise."""
+    if not blublas.cuda_configs() or not torch.cuda.is_available():
+        pytest.skip("no CUDA device, or a build without CUDA")
+    torch.manual_seed(1234)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield torch
+    blublas.set_cuda_config("auto")
+
+
 @pytest.fixture(params=["reference", "avx2", "avx512"])
 def kernel(request: pytest.FixtureRequest) -> str:
     """Every kernel set that the machine can run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,22 +25,6 @@ SIZES = [
     (1, 700, 2049),
     (515, 3, 31),
 ]
-
-
-@pytest.fixture(autouse=True)
-def any_config() -> Iterator[None]:
-    yield
-    blublas.set_cuda_config("auto")
-
-
-@pytest.fixture
-def cuda(torch: Any) -> Any:
-    """PyTorch with a device; it does what it is asked in float32, tf32 only where a test says so."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    torch.manual_seed(1234)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    return torch
 
 
 def precision(config: str) -> tuple[str, str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +50,6 @@ KERNELS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def any_config() -> Iterator[None]:
-    yield
-    blublas.set_cuda_config("auto")
-
-
 @dataclass
 class Operands:
     a: Tensor
@@ -90,10 +83,8 @@ def formula(torch: Any, x: Operands, e: Epilogue, dtype: Any) -> tuple[Tensor, T
 
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize(("config", "dtype", "out_dtype", "math"), KERNELS)
-def test_epilogues(torch: Any, config: str, dtype: str, out_dtype: str, math: Any, name: str) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    torch.manual_seed(1234)
+def test_epilogues(cuda: Any, config: str, dtype: str, out_dtype: str, math: Any, name: str) -> None:
+    torch = cuda
     torch.backends.cuda.matmul.allow_tf32 = math == "tf32"
     blublas.set_cuda_config(config)
     e = EPILOGUES[name]
