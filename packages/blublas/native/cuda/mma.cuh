@@ -51,8 +51,8 @@ struct MmaShape {
   static constexpr int kLineBytes = kBlockK * static_cast<int>(sizeof(T)), kSteps = kLineBytes / 32;
   static constexpr int kBytesA = kBlockM * kLineBytes, kBytesB = kBlockN * kLineBytes;
   static constexpr int kRing = kStages * (kBytesA + kBytesB);
-  static constexpr int kFinish = kWarpsM * kWarpsN * WarpStage<kWarpN>::kBytes;
-  static constexpr int kSharedBytes = kRing > kFinish ? kRing : kFinish;
+  using Stage = WarpStage<kWarpM, kWarpN, kRing / (kWarpsM * kWarpsN)>;  // the ring is free when it is needed
+  static constexpr int kSharedBytes = kRing;
   static_assert(kWarpM % 16 == 0 && kWarpN % 16 == 0 && kSteps % 2 == 0 && kSharedBytes <= 227 * 1024);
 };
 
@@ -199,15 +199,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_mma(cons
   __syncthreads();
 
   // Epilogue ------------------------------------------------------------------------------------------------------
-  float* own = reinterpret_cast<float*>(shared) + warp * (WarpStage<Shape::kWarpN>::kBytes / 4);
-  warp_finish<Shape::kWarpM, Shape::kWarpN>(
+  float* own = reinterpret_cast<float*>(shared) + warp * Shape::Stage::kFloats;
+  warp_finish<typename Shape::Stage, Shape::kWarpM, Shape::kWarpN>(
       p.epilogue, place, static_cast<int>(blockIdx.z), first_m + warp_m, first_n + warp_n, own,
       [&](int slice, float* to) {
-        float* at = to + lane / 4 * WarpStage<Shape::kWarpN>::kStride + lane % 4 * 2;
+        float* at = to + lane / 4 * Shape::Stage::kStride + lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < 2 * kTilesN; ++j) {
           *reinterpret_cast<float2*>(at + j * 8) = make_float2(sums[slice][j][0], sums[slice][j][1]);
-          *reinterpret_cast<float2*>(at + j * 8 + 8 * WarpStage<Shape::kWarpN>::kStride) =
+          *reinterpret_cast<float2*>(at + j * 8 + 8 * Shape::Stage::kStride) =
               make_float2(sums[slice][j][2], sums[slice][j][3]);
         }
       });

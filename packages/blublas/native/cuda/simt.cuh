@@ -40,8 +40,8 @@ struct SimtShape {
   static constexpr int kWarpsM = kBlockM / kWarpM, kWarpsN = kBlockN / kWarpN, kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kBytesA = kBlockM * kBlockK * 4, kBytesB = kBlockN * kBlockK * 4;
   static constexpr int kRing = kStages * (kBytesA + kBytesB);
-  static constexpr int kFinish = kWarpsM * kWarpsN * WarpStage<kWarpN>::kBytes;
-  static constexpr int kSharedBytes = kRing > kFinish ? kRing : kFinish;
+  using Stage = WarpStage<kWarpM, kWarpN, kRing / (kWarpsM * kWarpsN)>;  // the ring is free when it is needed
+  static constexpr int kSharedBytes = kRing;
   static_assert(kSharedBytes <= 99 * 1024, "compute capability 8.6 and 8.9 have 99 KiB");
 };
 
@@ -176,15 +176,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
   __syncthreads();
 
   // Epilogue ------------------------------------------------------------------------------------------------------
-  float* own = reinterpret_cast<float*>(shared) + warp * (WarpStage<Shape::kWarpN>::kBytes / 4);
-  warp_finish<Shape::kWarpM, Shape::kWarpN>(
+  float* own = reinterpret_cast<float*>(shared) + warp * Shape::Stage::kFloats;
+  warp_finish<typename Shape::Stage, Shape::kWarpM, Shape::kWarpN>(
       p.epilogue, place, static_cast<int>(blockIdx.z), first_m + warp_m, first_n + warp_n, own,
       [&](int slice, float* to) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
           for (int j = 0; j < kThreadN; ++j)
-            to[(kKMajorA ? i * 4 + lane_m : lane_m * 4 + i) * WarpStage<Shape::kWarpN>::kStride +
+            to[(kKMajorA ? i * 4 + lane_m : lane_m * 4 + i) * Shape::Stage::kStride +
                decltype(operand_b)::row(j, lane_n)] = sums[4 * slice + i][j];
       });
 }

@@ -1,5 +1,5 @@
-// The end of a tile kernel: a warp's sums go through shared memory, sixteen rows at a time, so that global memory is
-// read and written in whole lines whatever the layout of the sums in registers.
+// The end of a tile kernel: a warp's sums go through shared memory, as many rows at a time as there is room for, so
+// that global memory is read and written in whole lines whatever the layout of the sums in registers.
 #pragma once
 
 #include "cuda/epilogue.cuh"
@@ -7,27 +7,32 @@
 
 namespace blublas {
 
-template <int kCols>
+// kRows x kCols: a warp's tile; kBytes: shared memory that each warp may use.
+template <int kRows, int kCols, int kBytes>
 struct WarpStage {
-  static constexpr int kRows = 16, kStride = kCols + 8;  // 8: rows start 8 banks apart
-  static constexpr int kBytes = kRows * kStride * 4;
+  static constexpr int kStride = kCols + 8;  // 8: rows start 8 banks apart
+  static constexpr int kStageRows = kRows * kStride * 4 <= kBytes       ? kRows
+                                    : kRows / 2 * kStride * 4 <= kBytes ? kRows / 2
+                                                                        : 16;
+  static constexpr int kFloats = kStageRows * kStride;
+  static_assert(kRows % 32 == 0 && kFloats * 4 <= kBytes);
 };
 
-// (row, column): the warp's first element. put(slice, stage) stores sixteen rows of sums to stage[row * kStride + col].
-template <int kRows, int kCols, typename Put>
+// (row, column): the warp's first element. put(slice, at) stores sixteen rows of sums to at[row * kStride + column].
+template <typename Stage, int kRows, int kCols, typename Put>
 __device__ __forceinline__ void warp_finish(const EpilogueParams& e, const TilePlace& place, int z, int64_t row,
                                             int64_t column, float* stage, Put&& put) {
-  using Stage = WarpStage<kCols>;
-  constexpr int kLanes = kCols / 4, kPerPass = 32 / kLanes, kUnroll = 4, kSteps = 16 / (kPerPass * kUnroll);
-  static_assert(kRows % 16 == 0 && kSteps >= 1);
+  constexpr int kStageRows = Stage::kStageRows, kStages = kRows / kStageRows, kSlices = kStageRows / 16;
+  constexpr int kLanes = kCols / 4, kPerPass = 32 / kLanes, kUnroll = 4, kSteps = kStageRows / (kPerPass * kUnroll);
   const int lane = static_cast<int>(threadIdx.x) % 32, own_row = lane / kLanes, own_column = lane % kLanes * 4;
   const int64_t at = column + own_column;
   const int count = static_cast<int>(min(static_cast<int64_t>(4), e.n - at));
   float bias[4], column_sum[4] = {};
   load_bias(e, z, at, count, bias);
 #pragma unroll
-  for (int slice = 0; slice < kRows / 16; ++slice) {
-    put(slice, stage);
+  for (int part = 0; part < kStages; ++part) {
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) put(part * kSlices + slice, stage + slice * 16 * Stage::kStride);
     __syncwarp();
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
@@ -38,7 +43,7 @@ __device__ __forceinline__ void warp_finish(const EpilogueParams& e, const TileP
         const float4 x = *reinterpret_cast<const float4*>(stage + (first + i * kPerPass) * Stage::kStride + own_column);
         v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
       }
-      finish_quads<kUnroll>(e, z, row + slice * 16 + first, kPerPass, at, count, bias, v, column_sum);
+      finish_quads<kUnroll>(e, z, row + part * kStageRows + first, kPerPass, at, count, bias, v, column_sum);
     }
     __syncwarp();
   }
