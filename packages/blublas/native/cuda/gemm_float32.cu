@@ -27,7 +27,7 @@ CudaConfig config(const char* name) {
 std::span<const CudaConfig> float32_configs() {
   static const std::array table = {
       config<SimtShape<128, 128, 64, 64, 3, 2>>("f32_128x128"),
-      config<SimtShape<64, 64, 32, 32, 3, 3>>("f32_64x64"),
+      config<SimtShape<64, 64, 32, 32, 3, 2>>("f32_64x64"),
   };
   return table;
 }
