@@ -140,12 +140,12 @@ def train_step(model: Any, optimizer: optim.Optimizer) -> Callable[[bt.Tensor, b
 
 def weights(model: Any) -> dict[str, npt.NDArray[Any]]:
     """Copies of all parameters."""
-    return {name: np.array(p.detach().numpy()) for name, p in model.named_parameters()}
+    return {name: np.array(p.detach().cpu().numpy()) for name, p in model.named_parameters()}
 
 
 def bits(value: bt.Tensor | npt.NDArray[Any]) -> bytes:
     """Bytes of the values, in row-major order."""
-    array = value.detach().numpy() if isinstance(value, bt.Tensor) else value
+    array = value.detach().cpu().numpy() if isinstance(value, bt.Tensor) else value
     return np.ascontiguousarray(array).tobytes()
 
 

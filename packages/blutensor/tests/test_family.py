@@ -25,7 +25,7 @@ class Loader:
 
     def __init__(self, data: list[Any], fail_at: int = -1, status: int = 6) -> None:
         self.taken = 0
-        self._data = [[np.ascontiguousarray(t.numpy()) for t in batch] for batch in data]
+        self._data = [[np.ascontiguousarray(t.cpu().numpy()) for t in batch] for batch in data]
         self._fail_at, self._status = fail_at, status
         self._callback = NextFunction(self._next)
         self.next_function = ctypes.cast(self._callback, ctypes.c_void_p).value or 0

@@ -252,17 +252,21 @@ BLUTENSOR_API int32_t blutensor_program_compare(const blutensor_program* first, 
 /* Plans memory and binds addresses; the program can be replayed from now on. family may be NULL (an arena of its own). */
 BLUTENSOR_API int32_t blutensor_program_finalize(blutensor_program* program, blutensor_family* family);
 BLUTENSOR_API void blutensor_program_release(blutensor_program* program);
-/* level 0: native loop over the planned arena; 1: operator by operator, each buffer allocated at its first use and freed after its last.
+/* level 0: native loop over the planned arena, on a CUDA device one launch of a graph; 1: operator by operator, each buffer allocated at its first use and freed after its last.
  * on_op (may be NULL) is called before every operator with its index and name (level 1 only). */
 BLUTENSOR_API int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
                                                int32_t (*on_op)(void* context, int64_t index, const char* name),
                                                void* context);
 BLUTENSOR_API const char* blutensor_program_text(
     const blutensor_program* program); /* valid until the next call on this thread */
+/* What a replay does: "native loop", "one graph of 412 nodes", "launches one by one: <why there is no graph>"; empty before the
+ * program is finalized. Valid until the next call on this thread. */
+BLUTENSOR_API const char* blutensor_program_execution(const blutensor_program* program);
 typedef struct blutensor_program_info {
   uint32_t struct_size, reserved;
   int64_t num_calls, num_buffers, num_slots, num_outputs;
   uint64_t arena_bytes, peak_live_bytes, external_bytes, output_bytes, workspace_peak_bytes;
+  int32_t device_type, device_index;
 } blutensor_program_info;
 BLUTENSOR_API int32_t blutensor_program_get_info(const blutensor_program* program, blutensor_program_info* info);
 
@@ -277,7 +281,8 @@ typedef struct blutensor_run_args {
   blutensor_program* const* programs; /* per phase; all finalized in this family */
   const int64_t* repeats;             /* per phase */
   int64_t steps;
-  blutensor_source_next source_next; /* fills the slots before every program; NULL: slots are left alone */
+  blutensor_source_next source_next; /* fills the slots before every program; NULL: slots are left alone. For a program on a
+                                        CUDA device it is given pinned host memory, which is copied to the slots */
   void* source_context;
   int32_t num_feeds;   /* 0-d float32/float64/int64/int32 tensors written at the start of each step */
   int32_t num_metrics; /* 0-d tensors read at the end of each step */
@@ -289,8 +294,10 @@ typedef struct blutensor_run_args {
       void* context); /* asked between steps, at most every 50 ms; non-zero stops (status INTERRUPTED) */
   void* interrupted_context;
   int64_t steps_done;   /* out; also on failure */
-  double host_seconds;  /* out: time outside programs and source */
+  double host_seconds;  /* out: time outside programs and source, and not waiting for a device */
   double slice_seconds; /* above 0: returns after about this time, with fewer steps done */
+  int32_t synchronous;  /* on a device: the source is not asked ahead of a step; the same batches */
+  int32_t reserved;
 } blutensor_run_args;
 BLUTENSOR_API int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args);
 typedef struct blutensor_family_info {

@@ -27,7 +27,7 @@ Family& family_of(blutensor_family* family) {
   return *reinterpret_cast<Family*>(family);
 }
 
-const BoundProgram& bound(const blutensor_program* program) {
+BoundProgram& bound(const blutensor_program* program) {
   require_type(program != nullptr, "[program] expected a program, got NULL");
   if (!program->bound)
     fail(Status::capture, "[", program->recorded->name(),
@@ -97,7 +97,7 @@ void blutensor_program_release(blutensor_program* program) {
 int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
                                  int32_t (*on_op)(void* context, int64_t index, const char* name), void* context) {
   return guarded([&] {
-    const BoundProgram& p = bound(program);
+    BoundProgram& p = bound(program);
     if (Recorder::active()) fail(Status::capture, "[replay] cannot run a captured program inside a capture");
     const std::lock_guard lock(program->family->mutex());
     program->family->ensure_arena();
@@ -114,6 +114,12 @@ int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
     });
     Generator::instance().after_run(p.program());
   });
+}
+
+const char* blutensor_program_execution(const blutensor_program* program) {
+  thread_local std::string buffer;
+  const int32_t status = guarded([&] { buffer = bound(program).execution(); });
+  return status ? "" : buffer.c_str();
 }
 
 const char* blutensor_program_text(const blutensor_program* program) {
@@ -135,6 +141,8 @@ int32_t blutensor_program_get_info(const blutensor_program* program, blutensor_p
     info->external_bytes = p.bytes_of(BufferKind::external);
     info->output_bytes = p.bytes_of(BufferKind::output);
     info->workspace_peak_bytes = p.workspace_peak_bytes();
+    info->device_type = static_cast<int32_t>(p.device.type);
+    info->device_index = p.device.index;
   });
 }
 
@@ -167,6 +175,7 @@ int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args)
     }
     loop.steps = args->steps;
     loop.slice_seconds = args->slice_seconds;
+    loop.prefetch = args->synchronous == 0;
     if (args->source_next)
       loop.source = [args](void* const* slots, int32_t n) {
         if (const int32_t code = args->source_next(args->source_context, slots, n))

@@ -73,6 +73,7 @@ CallRecorder* call_recorder() { return recorder; }
 void set_call_recorder(CallRecorder* r) { recorder = r; }
 void set_autograd_hooks(const AutogradHooks& hooks) { autograd_hooks = hooks; }
 void set_op_hooks(const OpHooks& hooks) { op_hooks = hooks; }
+bool has_op_hooks() { return op_hooks.begin != nullptr; }
 
 const LaunchFn& launcher(const Operator& op, Device device) {
   const LaunchFn& fn = device.type == DeviceType::cpu ? op.launch_cpu : op.launch_cuda;

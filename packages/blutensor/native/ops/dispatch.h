@@ -44,6 +44,7 @@ struct OpHooks {
   void* context = nullptr;
 };
 void set_op_hooks(const OpHooks& hooks);
+bool has_op_hooks();
 
 // How float32 matrix products run on CUDA from now on, process-wide; a capture keeps what it was recorded with.
 Float32Math float32_math();

@@ -46,16 +46,57 @@ void BoundProgram::bind(void* arena) {
     calls_.push_back(bound);
   }
   for (const Tensor& t : p.slot_tensors) slot_addresses_.push_back(t.data());
+#ifdef BLUTENSOR_HAVE_CUDA
+  record_graph();
+#endif
 }
 
-Launch BoundProgram::launch_of(const BoundCall& call, const std::vector<View>& views, void* workspace) const {
+void BoundProgram::unbind() {
+  bound_ = false;
+#ifdef BLUTENSOR_HAVE_CUDA
+  graph_.reset();
+#endif
+}
+
+#ifdef BLUTENSOR_HAVE_CUDA
+Staging& BoundProgram::staging() {
+  if (!staging_) staging_ = std::make_unique<Staging>(*program_);
+  return *staging_;
+}
+
+void BoundProgram::record_graph() {
+  graph_.reset();
+  no_graph_.clear();
+  const Program& p = *program_;
+  if (p.device.type != DeviceType::cuda) return;
+  if (!lanes_ && Lanes::needed(p)) lanes_ = std::make_unique<Lanes>(p);
+  try {
+    graph_ = std::make_unique<Graph>(p.device, [&] { enqueue(); });
+  } catch (const Error& e) {
+    if (e.status() == Status::device_lost || e.status() == Status::out_of_memory) throw;
+    no_graph_ = e.what();
+  }
+}
+#endif
+
+std::string BoundProgram::execution() const {
+#ifdef BLUTENSOR_HAVE_CUDA
+  if (graph_) return text("one graph of ", graph_->num_nodes(), " nodes");
+  if (program_->device.type == DeviceType::cuda)
+    return text("launches one by one: ", no_graph_.empty() ? "not bound to an arena" : no_graph_);
+#endif
+  return "native loop";
+}
+
+Launch BoundProgram::launch_of(const BoundCall& call, const std::vector<View>& views, void* workspace,
+                               void* stream) const {
   return {std::span(views).subspan(call.first_view, call.num_inputs),
           std::span(views).subspan(call.first_view + call.num_inputs, call.num_outputs),
           *call.attrs,
           call.list_length,
           workspace,
           call.workspace_bytes,
-          stream_,
+          stream,
           call.device,
           program_->math};
 }
@@ -81,9 +122,31 @@ void BoundProgram::after_run() const {
   for (const GradFlag& flag : program_->grad_flags) ensure_grad_meta(flag.leaf).grad_stale = flag.stale_after;
 }
 
+void BoundProgram::enqueue() const {
+#ifdef BLUTENSOR_HAVE_CUDA
+  if (lanes_) {
+    lanes_->begin();
+    for (size_t c = 0; c < calls_.size(); ++c) {
+      void* stream = lanes_->before(c);
+      launch(*calls_[c].op, calls_[c].device, launch_of(calls_[c], views_, calls_[c].workspace, stream));
+      lanes_->after(c);
+    }
+    lanes_->end();
+    return;
+  }
+#endif
+  for (const BoundCall& call : calls_) launch(*call.op, call.device, launch_of(call, views_, call.workspace, stream_));
+}
+
 void BoundProgram::run() const {
   before_run();
-  for (const BoundCall& call : calls_) launch(*call.op, call.device, launch_of(call, views_, call.workspace));
+#ifdef BLUTENSOR_HAVE_CUDA
+  if (graph_ && !has_op_hooks()) {
+    graph_->launch();
+    return after_run();
+  }
+#endif
+  enqueue();
   after_run();
 }
 
@@ -111,7 +174,7 @@ void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, co
           view.data = static_cast<char*>(storage_of(o.buffer)) + o.offset * static_cast<int64_t>(dtype_size(o.dtype));
       }
     void* workspace = call.workspace_buffer < 0 ? nullptr : storage_of(call.workspace_buffer);
-    launch(*call.op, bound.device, launch_of(bound, views, workspace));
+    launch(*call.op, bound.device, launch_of(bound, views, workspace, stream_));
     for (const std::vector<Operand>* operands : {&call.inputs, &call.outputs})
       for (const Operand& o : *operands)
         if (o.buffer >= 0 && p.buffers[static_cast<size_t>(o.buffer)].last_call == static_cast<int64_t>(c))
@@ -140,10 +203,12 @@ void Family::add(const Ref<BoundProgram>& program) {
   program->bind(arena_->data());
   program->family = this;
   programs_.push_back(program.get());
+  // An arena that was large enough already leaves what this recording took; on a device nobody else can use that.
+  if (device.type == DeviceType::cuda) trim_pool(device);
 }
 
 void Family::ensure_arena() {
-  if (arena_ && arena_->bytes() >= needed_bytes_) return;
+  if (arena_ && arena_->device() == device_ && arena_->bytes() >= needed_bytes_) return;
   arena_ = {};  // first: the two need not exist together
   for (BoundProgram* program : programs_) program->unbind();
   trim_pool(device_);  // what recording took, operator by operator, goes back before the arena is there too

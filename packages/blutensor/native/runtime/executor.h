@@ -2,9 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <string>
 
 #include "program/program.h"
+#ifdef BLUTENSOR_HAVE_CUDA
+#include "runtime/graph.h"
+#include "runtime/staging.h"
+#endif
 
 namespace blutensor {
 
@@ -16,14 +22,20 @@ class BoundProgram final : public RefCounted {
   explicit BoundProgram(Ref<Program> program);
   const Program& program() const { return *program_; }
 
-  // Resolves all addresses; arena: program().arena_bytes() bytes.
+  // Resolves all addresses; arena: program().arena_bytes() bytes. On a CUDA device it records the calls as a graph.
   void bind(void* arena);
-  void unbind() { bound_ = false; }
-  // The native loop.
+  void unbind();
+  // The native loop, or one launch of the graph. Profilers' hooks see the calls of a loop.
   void run() const;
+  // What run() does: "native loop", "one graph of 412 nodes", "launches one by one: <why there is no graph>".
+  std::string execution() const;
   // Every internal buffer from the pool at its first use, back after its last. Checks the planner, serves debuggers and profilers.
   void run_operator_by_operator(const std::function<void(int64_t, const char*)>& before_op) const;
   const std::vector<void*>& slot_addresses() const { return slot_addresses_; }
+
+#ifdef BLUTENSOR_HAVE_CUDA
+  Staging& staging();  // of batches that a source fills; made at the first call
+#endif
 
   Family* family = nullptr;  // owns the arena; not owned
 
@@ -37,7 +49,8 @@ class BoundProgram final : public RefCounted {
     void* workspace;
     size_t workspace_bytes;
   };
-  Launch launch_of(const BoundCall& call, const std::vector<View>& views, void* workspace) const;
+  Launch launch_of(const BoundCall& call, const std::vector<View>& views, void* workspace, void* stream) const;
+  void enqueue() const;  // all calls
   void before_run() const;
   void after_run() const;
 
@@ -47,6 +60,13 @@ class BoundProgram final : public RefCounted {
   std::vector<BoundCall> calls_;
   std::vector<View> views_;
   std::vector<void*> slot_addresses_;
+#ifdef BLUTENSOR_HAVE_CUDA
+  void record_graph();
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Lanes> lanes_;  // where the program uses several
+  std::unique_ptr<Graph> graph_;
+  std::string no_graph_;  // why there is none
+#endif
 };
 
 // Programs that share one arena: their temporaries are dead between runs. All runs of a family exclude each other.
@@ -60,6 +80,7 @@ class Family final : public RefCounted {
   const std::string& name() const { return name_; }
   uint64_t arena_bytes() const { return arena_ ? arena_->bytes() : 0; }
   uint64_t peak_live_bytes() const;
+  Device device() const { return device_; }
   size_t num_programs() const { return programs_.size(); }
   std::mutex& mutex() { return mutex_; }
   // Before every run, under the mutex: allocates the arena again where growing it failed.

@@ -8,7 +8,7 @@
 namespace blutensor {
 
 struct Phase {
-  const BoundProgram* program = nullptr;
+  BoundProgram* program = nullptr;
   int64_t repeats = 1;
 };
 
@@ -23,11 +23,22 @@ struct RunLoop {
   std::function<bool()> interrupted;                                  // asked between steps, at most every 50 ms
 
   double slice_seconds = 0;  // above 0: ends after about this time, between steps
+  bool prefetch = true;      // on a device: the source fills the next batch while a step runs
 
   int64_t steps_done = 0;
-  double host_seconds = 0;  // outside programs and source
+  double host_seconds = 0;  // outside programs and source, and not waiting for the device
 
   void run(Family& family);
+
+ private:
+  void run_on_host();
+#ifdef BLUTENSOR_HAVE_CUDA
+  void run_on_device(Device device);
+#endif
 };
+
+// The value of an element, and its place in memory, as a double.
+void write_element(DType dtype, void* to, double value);
+double read_element(DType dtype, const void* from);
 
 }  // namespace blutensor

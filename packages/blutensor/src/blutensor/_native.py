@@ -89,6 +89,8 @@ class ProgramInfo(Structure):
         ("external_bytes", c_uint64),
         ("output_bytes", c_uint64),
         ("workspace_peak_bytes", c_uint64),
+        ("device_type", c_int32),
+        ("device_index", c_int32),
     )
 
 
@@ -168,6 +170,8 @@ class RunArgs(Structure):
         ("steps_done", c_int64),
         ("host_seconds", c_double),
         ("slice_seconds", c_double),
+        ("synchronous", c_int32),
+        ("reserved", c_int32),
     )
 
 
@@ -263,6 +267,7 @@ _declare("blutensor_program_finalize", c_int32, c_void_p, c_void_p)
 _declare("blutensor_program_release", None, c_void_p)
 _declare("blutensor_program_replay", c_int32, c_void_p, c_int32, OnOpFn, c_void_p)
 _declare("blutensor_program_text", c_char_p, c_void_p)
+_declare("blutensor_program_execution", c_char_p, c_void_p)
 _declare("blutensor_program_get_info", c_int32, c_void_p, POINTER(ProgramInfo))
 _declare("blutensor_family_create", c_int32, c_char_p, _handles)
 _declare("blutensor_family_release", None, c_void_p)

@@ -50,6 +50,18 @@ class Program:
         return info
 
     @property
+    def device(self) -> str:
+        """Where its operators run."""
+        info = self._info()
+        return device_name((info.device_type, info.device_index))
+
+    @property
+    def execution(self) -> str:
+        """What a replay does: "native loop", "one graph of 412 nodes", or "launches one by one: " and why."""
+        text: bytes = _lib.blutensor_program_execution(self._handle)
+        return text.decode(errors="replace")
+
+    @property
     def num_calls(self) -> int:
         """Number of operator calls."""
         return int(self._info().num_calls)
@@ -71,7 +83,8 @@ class Program:
         """Runs the program on what is in its slots; results are in `outputs`.
 
         Args:
-            level: "native" is a loop over the planned arena without the interpreter; "operator" allocates every buffer
+            level: "native" is a loop over the planned arena without the interpreter, on a GPU one launch of a graph (see
+                `execution`); "operator" allocates every buffer
                 at its first use and frees it after its last (for profilers and debugging): the same bits.
             on_op: Called before every operator with its index and name; "operator" only.
         """
@@ -378,8 +391,9 @@ class RunInterrupted(KeyboardInterrupt):
         self.metrics = metrics
 
 
-# So often the native loop comes back for signals: a call of a few microseconds.
+# So often the native loop comes back for signals: a call of a few microseconds. A GPU stands still meanwhile.
 _SLICE_SECONDS = 0.05
+_SLICE_SECONDS_GPU = 0.25
 
 
 class ProgramFamily:
@@ -427,6 +441,7 @@ class ProgramFamily:
         source: Source | None = None,
         feeds: Mapping[Tensor, npt.NDArray[Any] | Sequence[float]] | None = None,
         metrics: Sequence[Tensor] = (),
+        prefetch: bool = True,
     ) -> npt.NDArray[np.float64]:
         """Runs whole steps natively, without the interpreter lock.
 
@@ -437,6 +452,7 @@ class ProgramFamily:
             source: Fills the slots before every program; without it they keep what they hold.
             feeds: 0-d tensors and their value for every step: schedules.
             metrics: 0-d tensors to read at the end of every step.
+            prefetch: On a GPU, fill the next batch while a step runs; the batches are the same without.
 
         Returns:
             float64 [steps, len(metrics)].
@@ -455,6 +471,7 @@ class ProgramFamily:
                 raise ShapeError(f"[run] expected {steps} values per feed, one per step, got {len(v)}")
         feed_table = np.ascontiguousarray(np.stack(list(values.values()), axis=1)) if values else np.zeros((steps, 0))
         table = np.zeros((steps, len(metrics)))
+        on_host = all(p.device == "cpu" for p, _ in phases)
         doubles = ctypes.POINTER(ctypes.c_double)
         slices: list[_native.RunArgs] = []
 
@@ -477,7 +494,8 @@ class ProgramFamily:
                     feed_values=feed_table[first:].ctypes.data_as(doubles),
                     metrics=_native.handle_array([t._handle for t in metrics]),
                     metric_values=table[first:].ctypes.data_as(doubles),
-                    slice_seconds=_SLICE_SECONDS,
+                    slice_seconds=_SLICE_SECONDS if on_host else _SLICE_SECONDS_GPU,
+                    synchronous=int(not prefetch),
                 )
             )
             return int(_lib.blutensor_family_run(self._handle, ctypes.byref(slices[-1])))

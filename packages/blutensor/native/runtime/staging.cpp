@@ -1,0 +1,63 @@
+#include "runtime/staging.h"
+
+namespace blutensor {
+
+namespace {
+
+constexpr size_t kAlignment = 256;  // of a slot's part
+
+void copy_on(void* stream, void* to, const void* from, size_t bytes) {
+  if (!bytes) return;
+  if (const cudaError_t error =
+          cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)))
+    cuda_failed(error, "batch");
+}
+
+}  // namespace
+
+Staging::Staging(const Program& program) : program_(program) {
+  for (const Tensor& slot : program.slot_tensors) {
+    offsets_.push_back(bytes_);
+    bytes_ += (slot.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  for (Buffer& buffer : buffers_) {
+    buffer.pinned = static_cast<char*>(allocate_pinned(bytes_));
+    buffer.device = make_ref<Storage>(bytes_, program.device, "staging");
+    for (const size_t offset : offsets_) buffer.addresses.push_back(buffer.pinned + offset);
+    buffer.consumed.record(compute_stream(program.device));
+  }
+}
+
+Staging::~Staging() {
+  static_cast<void>(cudaStreamSynchronize(static_cast<cudaStream_t>(copy_stream(program_.device))));
+  for (Buffer& buffer : buffers_) free_pinned(buffer.pinned);
+}
+
+const std::vector<void*>& Staging::begin_fill() {
+  Buffer& buffer = buffers_[num_filled_ % 2];
+  buffer.copied.wait();
+  return buffer.addresses;
+}
+
+void Staging::start_copy() {
+  Buffer& buffer = buffers_[num_filled_ % 2];
+  void* stream = copy_stream(program_.device);
+  buffer.consumed.hold(stream);
+  copy_on(stream, buffer.device->data(), buffer.pinned, bytes_);
+  buffer.copied.record(stream);
+  ++num_filled_;
+}
+
+void Staging::deliver() {
+  Buffer& buffer = buffers_[num_delivered_ % 2];
+  void* stream = compute_stream(program_.device);
+  buffer.copied.hold(stream);
+  for (size_t i = 0; i < offsets_.size(); ++i) {
+    const Tensor& slot = program_.slot_tensors[i];
+    copy_on(stream, slot.data(), static_cast<char*>(buffer.device->data()) + offsets_[i], slot.nbytes());
+  }
+  buffer.consumed.record(stream);
+  ++num_delivered_;
+}
+
+}  // namespace blutensor
