@@ -60,6 +60,7 @@ void BoundProgram::unbind() {
 
 #ifdef BLUTENSOR_HAVE_CUDA
 Staging& BoundProgram::staging() {
+  use_device(program_->device);
   if (!staging_) staging_ = std::make_unique<Staging>(*program_);
   return *staging_;
 }
@@ -69,6 +70,7 @@ void BoundProgram::record_graph() {
   no_graph_.clear();
   const Program& p = *program_;
   if (p.device.type != DeviceType::cuda) return;
+  use_device(p.device);
   if (!lanes_ && Lanes::needed(p)) lanes_ = std::make_unique<Lanes>(p);
   try {
     graph_ = std::make_unique<Graph>(p.device, [&] { enqueue(); });
@@ -142,6 +144,7 @@ void BoundProgram::run() const {
   before_run();
 #ifdef BLUTENSOR_HAVE_CUDA
   if (graph_ && !has_op_hooks()) {
+    use_device(program_->device);
     graph_->launch();
     return after_run();
   }

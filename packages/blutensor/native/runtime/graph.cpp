@@ -30,7 +30,6 @@ bool Lanes::needed(const Program& program) {
 }
 
 Lanes::Lanes(const Program& program) : program_(program) {
-  use_device(program.device);
   streams_[0] = compute_stream(program.device);
   for (const ProgramCall& call : program.calls) {
     void*& stream = streams_[static_cast<size_t>(call.op->lane)];

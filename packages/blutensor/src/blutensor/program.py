@@ -83,9 +83,9 @@ class Program:
         """Runs the program on what is in its slots; results are in `outputs`.
 
         Args:
-            level: "native" is a loop over the planned arena without the interpreter, on a GPU one launch of a graph (see
-                `execution`); "operator" allocates every buffer
-                at its first use and frees it after its last (for profilers and debugging): the same bits.
+            level: "native" is a loop over the planned arena without the interpreter, on a GPU one launch of a graph
+                (see `execution`); "operator" allocates every buffer at its first use and frees it after its last (for
+                profilers and debugging): the same bits.
             on_op: Called before every operator with its index and name; "operator" only.
         """
         if level == "native":
