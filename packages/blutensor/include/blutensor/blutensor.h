@@ -96,6 +96,10 @@ BLUTENSOR_API const char* blutensor_device_properties(int32_t device_index);
 /* Waits for the device; reports what its kernels found (INDEX) and a lost device (DEVICE_LOST). */
 BLUTENSOR_API int32_t blutensor_synchronize(int32_t device_type, int32_t device_index);
 BLUTENSOR_API int32_t blutensor_compute_stream(int32_t device_type, int32_t device_index, void** stream);
+/* A mark in the device's work: *event is NULL for the cpu. The host waits for a mark with event_wait; NULL is complete. */
+BLUTENSOR_API int32_t blutensor_event_record(int32_t device_type, int32_t device_index, void** event);
+BLUTENSOR_API int32_t blutensor_event_wait(void* event);
+BLUTENSOR_API void blutensor_event_release(void* event);
 /* Where this thread's operators without tensor operands make their results; cpu at first. */
 BLUTENSOR_API int32_t blutensor_set_default_device(int32_t device_type, int32_t device_index);
 /* Host memory that copies to and from a CUDA device overlap with. */
@@ -281,7 +285,8 @@ typedef struct blutensor_run_args {
   blutensor_program* const* programs; /* per phase; all finalized in this family */
   const int64_t* repeats;             /* per phase */
   int64_t steps;
-  blutensor_source_next source_next; /* fills the slots before every program; NULL: slots are left alone. For a program on a
+  blutensor_source_next
+      source_next; /* fills the slots before every program; NULL: slots are left alone. For a program on a
                                         CUDA device it is given pinned host memory, which is copied to the slots */
   void* source_context;
   int32_t num_feeds;   /* 0-d float32/float64/int64/int32 tensors written at the start of each step */

@@ -1,6 +1,11 @@
 // Devices, copies between them, pinned memory.
+#include <memory>
+
 #include "api/handles.h"
 #include "tensor/device.h"
+#ifdef BLUTENSOR_HAVE_CUDA
+#include "runtime/graph.h"
+#endif
 
 using namespace blutensor;
 using namespace blutensor::api;
@@ -42,6 +47,40 @@ int32_t blutensor_synchronize(int32_t device_type, int32_t device_index) {
 
 int32_t blutensor_compute_stream(int32_t device_type, int32_t device_index, void** stream) {
   return guarded([&] { *stream = compute_stream(checked_device(device_type, device_index)); });
+}
+
+int32_t blutensor_event_record(int32_t device_type, int32_t device_index, void** event) {
+  return guarded([&] {
+    const Device device = checked_device(device_type, device_index);
+    *event = nullptr;
+#ifdef BLUTENSOR_HAVE_CUDA
+    if (device.type == DeviceType::cpu) return;
+    use_device(device);
+    auto mark = std::make_unique<Event>();
+    mark->record(compute_stream(device));
+    *event = mark.release();
+#else
+    static_cast<void>(device);
+#endif
+  });
+}
+
+int32_t blutensor_event_wait(void* event) {
+  return guarded([&] {
+#ifdef BLUTENSOR_HAVE_CUDA
+    if (event) static_cast<const Event*>(event)->wait();
+#else
+    static_cast<void>(event);
+#endif
+  });
+}
+
+void blutensor_event_release(void* event) {
+#ifdef BLUTENSOR_HAVE_CUDA
+  delete static_cast<Event*>(event);
+#else
+  static_cast<void>(event);
+#endif
 }
 
 int32_t blutensor_set_default_device(int32_t device_type, int32_t device_index) {

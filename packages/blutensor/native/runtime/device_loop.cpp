@@ -31,8 +31,8 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-constexpr int64_t kAhead = 2;           // steps under way
-constexpr size_t kElement = 8;          // room for a scalar of any dtype
+constexpr int64_t kAhead = 2;   // steps under way
+constexpr size_t kElement = 8;  // room for a scalar of any dtype
 constexpr auto kAskEvery = std::chrono::milliseconds(50);
 
 class DeviceLoop {
@@ -180,8 +180,8 @@ class DeviceLoop {
 
   RunLoop& loop_;
   Device device_;
-  size_t row_bytes_;       // feeds, then metrics
-  char* rows_ = nullptr;   // pinned [kAhead, row_bytes_]
+  size_t row_bytes_;      // feeds, then metrics
+  char* rows_ = nullptr;  // pinned [kAhead, row_bytes_]
   std::array<Event, kAhead> done_;
   int64_t started_ = 0;
   double waiting_ = 0, filling_ = 0;

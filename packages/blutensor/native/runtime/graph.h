@@ -50,7 +50,7 @@ class Lanes {
   std::array<void*, kNumLanes> streams_{};  // nullptr: unused
   Event begun_;
   std::array<Event, kNumLanes> ended_;
-  std::map<size_t, Event> marks_;                   // by the call that is waited for
+  std::map<size_t, Event> marks_;                      // by the call that is waited for
   std::map<size_t, std::vector<const Event*>> waits_;  // by the call that waits
 };
 

@@ -41,8 +41,8 @@ void RunLoop::run(Family& family) {
   for (const Tensor& t : metrics) require(t.numel() == 1, "[run] expected metrics of one element, got ", describe(t));
   for (const Tensors* list : {&feeds, &metrics})
     for (const Tensor& t : *list)
-      require_type(t.device() == family.device(), "[run] expected feeds and metrics on ",
-                   device_name(family.device()), ", where the programs run, got ", describe(t));
+      require_type(t.device() == family.device(), "[run] expected feeds and metrics on ", device_name(family.device()),
+                   ", where the programs run, got ", describe(t));
 
   const std::lock_guard lock(family.mutex());
   family.ensure_arena();
@@ -72,7 +72,8 @@ void RunLoop::run_on_host() {
       }
     }
     for (size_t i = 0; i < metrics.size(); ++i)
-      metric_values[static_cast<size_t>(step) * metrics.size() + i] = read_element(metrics[i].dtype(), metrics[i].data());
+      metric_values[static_cast<size_t>(step) * metrics.size() + i] =
+          read_element(metrics[i].dtype(), metrics[i].data());
     ++steps_done;
     const auto now = Clock::now();
     host_seconds = seconds(now - begin) - busy;

@@ -1,21 +1,35 @@
 #include "runtime/staging.h"
 
+#include <map>
+#include <mutex>
+
 namespace blutensor {
 
 namespace {
 
 constexpr size_t kAlignment = 256;  // of a slot's part
 
+// The stream that copies beside the compute stream, one per device and process.
+cudaStream_t copy_stream_of(Device device) {
+  static std::mutex mutex;
+  static auto& streams = *new std::map<int32_t, cudaStream_t>;  // never destroyed, like the compute streams
+  const std::lock_guard lock(mutex);
+  cudaStream_t& stream = streams[device.index];
+  if (!stream)
+    if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
+      cuda_failed(error, "batch");
+  return stream;
+}
+
 void copy_on(void* stream, void* to, const void* from, size_t bytes) {
   if (!bytes) return;
-  if (const cudaError_t error =
-          cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)))
+  if (const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)))
     cuda_failed(error, "batch");
 }
 
 }  // namespace
 
-Staging::Staging(const Program& program) : program_(program) {
+Staging::Staging(const Program& program) : program_(program), copies_(copy_stream_of(program.device)) {
   for (const Tensor& slot : program.slot_tensors) {
     offsets_.push_back(bytes_);
     bytes_ += (slot.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
@@ -29,7 +43,7 @@ Staging::Staging(const Program& program) : program_(program) {
 }
 
 Staging::~Staging() {
-  static_cast<void>(cudaStreamSynchronize(static_cast<cudaStream_t>(copy_stream(program_.device))));
+  static_cast<void>(cudaStreamSynchronize(copies_));
   for (Buffer& buffer : buffers_) free_pinned(buffer.pinned);
 }
 
@@ -41,10 +55,9 @@ const std::vector<void*>& Staging::begin_fill() {
 
 void Staging::start_copy() {
   Buffer& buffer = buffers_[num_filled_ % 2];
-  void* stream = copy_stream(program_.device);
-  buffer.consumed.hold(stream);
-  copy_on(stream, buffer.device->data(), buffer.pinned, bytes_);
-  buffer.copied.record(stream);
+  buffer.consumed.hold(copies_);
+  copy_on(copies_, buffer.device->data(), buffer.pinned, bytes_);
+  buffer.copied.record(copies_);
   ++num_filled_;
 }
 

@@ -37,6 +37,7 @@ class Staging {
   };
 
   const Program& program_;
+  cudaStream_t copies_;
   std::vector<size_t> offsets_;  // of the slots in a buffer
   size_t bytes_ = 0;
   std::array<Buffer, 2> buffers_;

@@ -46,7 +46,6 @@ void check_device(Device device) {
 
 void use_device(Device) {}
 void* compute_stream(Device) { return nullptr; }
-void* copy_stream(Device) { return nullptr; }
 bool in_use(Device device) { return device.type == DeviceType::cpu; }
 void synchronize(Device device) { check_device(device); }
 void drain(Device) noexcept {}
@@ -86,7 +85,7 @@ std::string version_text(int version) { return text(version / 1000, '.', version
 
 struct DeviceRecord {
   std::string refused;  // why it cannot be used; empty when it can
-  std::atomic<cudaStream_t> stream{nullptr}, copies{nullptr};
+  std::atomic<cudaStream_t> stream{nullptr};
 };
 
 // What the driver says, asked once.
@@ -149,19 +148,6 @@ Devices& devices() {
 DeviceRecord& record_of(Device device) {
   check_device(device);
   return devices().record[static_cast<size_t>(device.index)];
-}
-
-// The stream of a record, made when it is asked for the first time.
-cudaStream_t made(Device device, std::atomic<cudaStream_t>& slot) {
-  if (const cudaStream_t stream = slot.load(std::memory_order_acquire)) [[likely]]
-    return stream;
-  const std::lock_guard lock(devices().mutex);
-  if (const cudaStream_t stream = slot.load(std::memory_order_acquire)) return stream;
-  use_device(device);
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "device");
-  slot.store(stream, std::memory_order_release);
-  return stream;
 }
 
 bool is_pinned(const void* memory) {
@@ -248,11 +234,17 @@ void use_device(Device device) {
 }
 
 void* compute_stream(Device device) {
-  return device.type == DeviceType::cpu ? nullptr : made(device, record_of(device).stream);
-}
-
-void* copy_stream(Device device) {
-  return device.type == DeviceType::cpu ? nullptr : made(device, record_of(device).copies);
+  if (device.type == DeviceType::cpu) return nullptr;
+  DeviceRecord& record = record_of(device);
+  if (const cudaStream_t stream = record.stream.load(std::memory_order_acquire)) [[likely]]
+    return stream;
+  const std::lock_guard lock(devices().mutex);
+  if (const cudaStream_t stream = record.stream.load(std::memory_order_acquire)) return stream;
+  use_device(device);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "device");
+  record.stream.store(stream, std::memory_order_release);
+  return stream;
 }
 
 bool in_use(Device device) {

@@ -24,9 +24,7 @@ void use_device(Device device);
 // The stream that all of the device's work goes to: a cudaStream_t that does not synchronize with the legacy stream;
 // nullptr for the cpu. Made at the first call.
 void* compute_stream(Device device);
-// Another stream of the device, for copies that run beside the compute stream; ordered by events.
-void* copy_stream(Device device);
-// Whether the compute stream exists: something was put on the device.
+// Whether that stream exists: something was put on the device.
 bool in_use(Device device);
 // Waits for everything on the compute stream, then throws what kernels found (Status::index) or a lost device.
 void synchronize(Device device);

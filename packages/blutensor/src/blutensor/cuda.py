@@ -93,6 +93,32 @@ def compute_stream(device: str = "cuda:0") -> int:
     return stream.value or 0
 
 
+class Event:
+    """A mark in what was started on a GPU so far, to wait for that and no more: a copy to pinned memory, say."""
+
+    def __init__(self, device: str = "cuda:0") -> None:
+        """Marks the present end of the device's work.
+
+        Raises:
+            UnsupportedError: It cannot be used here.
+        """
+        event = ctypes.c_void_p()
+        _native.check(_lib.blutensor_event_record(1, _index("Event", device), ctypes.byref(event)))
+        self._event = event
+
+    def wait(self) -> None:
+        """Returns when the device has passed the mark; other threads run meanwhile.
+
+        Raises:
+            DeviceLostError: The GPU faulted.
+        """
+        _native.check(_lib.blutensor_event_wait(self._event))
+
+    def __del__(self, _release: Any = _lib.blutensor_event_release) -> None:
+        if getattr(self, "_event", None):
+            _release(self._event)
+
+
 def empty_pinned(shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtypes.float32) -> Tensor:
     """Uninitialised memory of the cpu that copies to and from a GPU overlap with.
 
