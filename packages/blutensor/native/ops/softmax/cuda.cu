@@ -1,8 +1,207 @@
-#include "ops/cuda/launch.h"
+// softmax and log_softmax over any axis on CUDA, and their gradients.
+//
+// A contiguous tensor is [outer, n, inner], the axis in the middle. With inner = 1 a row belongs to a warp, or to a block
+// where it is long: one pass for maximum and sum (the gradients: for their sum), one for the result, which finds the row
+// in L1 or L2. Otherwise a thread takes one (outer, inner) and walks along n; its neighbours read next to it.
+// Bytes: 2 outer n inner elements (gradients 3), and once more from the caches.
 #include "ops/cuda/table.h"
+#include "ops/matmul/operand.h"
+#include "ops/softmax/online.cuh"
 
 namespace blutensor {
 
-void add_softmax_cuda(CudaTable& table) { static_cast<void>(table); }
+using namespace cuda;
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kWarpRow = 1024;  // a longer row takes a block
+
+struct Extent {
+  int64_t outer = 1, n = 1, inner = 1;
+};
+
+Extent extent_of(const View& view, int64_t axis) {
+  Extent e;
+  if (view.rank() == 0) return e;  // one row of one element
+  const int at = static_cast<int>(axis < 0 ? axis + view.rank() : axis);
+  e.n = view.shape[at];
+  for (int i = 0; i < at; ++i) e.outer *= view.shape[i];
+  for (int i = at + 1; i < view.rank(); ++i) e.inner *= view.shape[i];
+  return e;
+}
+
+__device__ inline float logarithm(float x) { return logf(x); }
+__device__ inline double logarithm(double x) { return log(x); }
+
+// ---------------------------------------------------------------- rows
+
+template <int kRow, class C>
+__device__ inline C row_sum(C value, C* shared) {
+  if constexpr (kRow == kWarpSize)
+    return warp_sum(value);
+  else
+    return block_sum<kRow>(value, shared);
+}
+
+template <class T, int kRow, int kWidth>
+__global__ void __launch_bounds__(kThreads) softmax_rows(const T* x, T* y, int64_t rows, int64_t n, bool log) {
+  using C = device_compute_t<T>;
+  __shared__ MaxSum<C> shared[kThreads / kWarpSize];
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow;
+  if (row >= rows) return;
+  x += row * n;
+  y += row * n;
+  const MaxSum<C> all = row_max_sum<kRow, kWidth>(x, n, shared);
+  const C log_sum = log ? logarithm(all.sum) : C{0}, scale = C{1} / all.sum;
+  for (int64_t j = static_cast<int64_t>(threadIdx.x % kRow) * kWidth; j < n; j += kRow * kWidth) {
+    Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(x + j));
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const C shifted = v[i] - all.maximum;
+      v[i] = log ? shifted - log_sum : exponential(shifted) * scale;
+    }
+    store_pack(y + j, convert_pack<T>(v));
+  }
+}
+
+template <class T, int kRow, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    softmax_backward_rows(const T* grad, const T* y, T* dx, int64_t rows, int64_t n, bool log) {
+  using C = device_compute_t<T>;
+  __shared__ C shared[kThreads / kWarpSize];
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow;
+  if (row >= rows) return;
+  grad += row * n;
+  y += row * n;
+  dx += row * n;
+  const int64_t start = static_cast<int64_t>(threadIdx.x % kRow) * kWidth;
+  C sum = 0;
+  for (int64_t j = start; j < n; j += kRow * kWidth) {
+    const Pack<C, kWidth> g = convert_pack<C>(load_pack<kWidth>(grad + j));
+    const Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(y + j));
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum += log ? g[i] : g[i] * v[i];
+  }
+  sum = row_sum<kRow>(sum, shared);
+  for (int64_t j = start; j < n; j += kRow * kWidth) {
+    Pack<C, kWidth> g = convert_pack<C>(load_pack<kWidth>(grad + j));
+    const Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(y + j));
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) g[i] = log ? g[i] - exponential(v[i]) * sum : v[i] * (g[i] - sum);
+    store_pack(dx + j, convert_pack<T>(g));
+  }
+}
+
+// ---------------------------------------------------------------- columns
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) softmax_columns(const T* x, T* y, const Extent e, bool log) {
+  using C = device_compute_t<T>;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t c = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; c < e.outer * e.inner; c += step) {
+    const int64_t base = c / e.inner * e.n * e.inner + c % e.inner;
+    MaxSum<C> all{lowest<C>(), C{0}};
+    for (int64_t j = 0; j < e.n; ++j) all.add(Pack<C, 1>{convert<C>(x[base + j * e.inner])});
+    all = finished(all, e.n);
+    const C log_sum = log ? logarithm(all.sum) : C{0};
+    for (int64_t j = 0; j < e.n; ++j) {
+      const C shifted = convert<C>(x[base + j * e.inner]) - all.maximum;
+      y[base + j * e.inner] = convert<T>(log ? shifted - log_sum : exponential(shifted) / all.sum);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    softmax_backward_columns(const T* grad, const T* y, T* dx, const Extent e, bool log) {
+  using C = device_compute_t<T>;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t c = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; c < e.outer * e.inner; c += step) {
+    const int64_t base = c / e.inner * e.n * e.inner + c % e.inner;
+    C sum = 0;
+    for (int64_t j = 0; j < e.n; ++j) {
+      const C g = convert<C>(grad[base + j * e.inner]);
+      sum += log ? g : g * convert<C>(y[base + j * e.inner]);
+    }
+    for (int64_t j = 0; j < e.n; ++j) {
+      const C g = convert<C>(grad[base + j * e.inner]), v = convert<C>(y[base + j * e.inner]);
+      dx[base + j * e.inner] = convert<T>(log ? g - exponential(v) * sum : v * (g - sum));
+    }
+  }
+}
+
+// ---------------------------------------------------------------- host
+
+// Calls f(threads of a row, width of a pack) as constants, for rows of n elements.
+template <class T, class F>
+void visit_row(int64_t n, bool aligned, const F& f) {
+  constexpr int kWidth = kPackOf<T>;
+  const bool packs = aligned && n % kWidth == 0;
+  if (n <= kWarpRow)
+    packs ? f(std::integral_constant<int, kWarpSize>{}, std::integral_constant<int, kWidth>{})
+          : f(std::integral_constant<int, kWarpSize>{}, std::integral_constant<int, 1>{});
+  else
+    packs ? f(std::integral_constant<int, kThreads>{}, std::integral_constant<int, kWidth>{})
+          : f(std::integral_constant<int, kThreads>{}, std::integral_constant<int, 1>{});
+}
+
+unsigned row_blocks(int64_t rows, int threads_of_row) {
+  const int64_t per_block = kThreads / threads_of_row, blocks = (rows + per_block - 1) / per_block;
+  require(blocks < (int64_t{1} << 31), "[softmax] expected fewer rows, got ", rows);
+  return static_cast<unsigned>(blocks);
+}
+
+// Outputs are contiguous: their shape is inferred without strides.
+template <bool kLog>
+void forward(const Launch& launch, Execution& run) {
+  const View &x = launch.inputs[0], &y = launch.outputs[0];
+  const void* from = run.contiguous(x, x.dtype);
+  if (run.dry() || y.numel() == 0) return;
+  const Extent e = extent_of(x, launch.attrs.i(0));
+  visit_device_floating(x.dtype, "softmax", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* in = static_cast<const T*>(from);
+    if (e.inner == 1)
+      visit_row<T>(e.n, is_aligned(from, 16) && is_aligned(y.data, 16), [&](auto row, auto width) {
+        softmax_rows<T, row(), width()>
+            <<<row_blocks(e.outer, row()), kThreads, 0, stream_of(launch)>>>(in, y.ptr<T>(), e.outer, e.n, kLog);
+      });
+    else
+      softmax_columns<<<grid_for(e.outer * e.inner, kThreads), kThreads, 0, stream_of(launch)>>>(in, y.ptr<T>(), e,
+                                                                                                 kLog);
+    check_launch("softmax");
+  });
+}
+
+template <bool kLog>
+void backward(const Launch& launch, Execution& run) {
+  const View &grad = launch.inputs[0], &y = launch.inputs[1], &dx = launch.outputs[0];
+  const void *g = run.contiguous(grad, grad.dtype), *v = run.contiguous(y, y.dtype);
+  if (run.dry() || dx.numel() == 0) return;
+  const Extent e = extent_of(y, launch.attrs.i(0));
+  visit_device_floating(y.dtype, "softmax_backward", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T *grads = static_cast<const T*>(g), *values = static_cast<const T*>(v);
+    if (e.inner == 1)
+      visit_row<T>(e.n, is_aligned(g, 16) && is_aligned(v, 16) && is_aligned(dx.data, 16), [&](auto row, auto width) {
+        softmax_backward_rows<T, row(), width()><<<row_blocks(e.outer, row()), kThreads, 0, stream_of(launch)>>>(
+            grads, values, dx.ptr<T>(), e.outer, e.n, kLog);
+      });
+    else
+      softmax_backward_columns<<<grid_for(e.outer * e.inner, kThreads), kThreads, 0, stream_of(launch)>>>(
+          grads, values, dx.ptr<T>(), e, kLog);
+    check_launch("softmax_backward");
+  });
+}
+
+}  // namespace
+
+void add_softmax_cuda(CudaTable& table) {
+  table.add("softmax", launch_of<forward<false>>, workspace_of<forward<false>>);
+  table.add("log_softmax", launch_of<forward<true>>, workspace_of<forward<true>>);
+  table.add("softmax_backward", launch_of<backward<false>>, workspace_of<backward<false>>);
+  table.add("log_softmax_backward", launch_of<backward<true>>, workspace_of<backward<true>>);
+}
 
 }  // namespace blutensor

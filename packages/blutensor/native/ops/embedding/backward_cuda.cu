@@ -1,0 +1,201 @@
+// Gradient of embedding: row v of weight_grad [V, C] is the sum of grad_output's rows [N, C] whose id is v.
+//
+// Positions are sorted by id (sort_cuda.cu). Then a warp takes up to kRun positions of one id, in order, and sums their
+// rows; where that was all of them it writes the row of weight_grad, else a partial sum in workspace, and add_runs adds
+// the runs of an id in order. So every sum has an order that the ids alone decide, and an id that fills the batch still
+// keeps the device busy. Where the gradient is overwritten it is zeroed first.
+// Bytes: N C of grad_output, twice the rows that occur (once without accumulation), V C for zeroing.
+// Benchmark: benchmarks/bench_memory_cuda.py --only embedding_backward_
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vector.cuh"
+#include "ops/embedding/embedding_cuda.h"
+
+namespace blutensor {
+
+using namespace cuda;
+
+namespace {
+
+constexpr int kRun = 32;  // positions that one warp adds
+constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
+
+template <class T, class Out>
+struct Sums {
+  using C = device_compute_t<T>;
+  const SortedPosition* sorted;
+  int64_t count;
+  const T* grad;
+  int64_t grad_stride;
+  Out* out;
+  int64_t out_row, out_col;  // strides
+  C* partial;                // two arrays [N / kRun + 1, C]: of first runs and of others
+  int cols;
+  bool accumulate;
+};
+
+// Two runs at sorted positions a < b of ids that have several runs never share a / kRun within one of the two arrays:
+// first runs are more than kRun apart, and so are the others.
+template <class T, class Out>
+__device__ inline int64_t partial_row(const Sums<T, Out>& p, int64_t at, bool first) {
+  return (at / kRun + (first ? 0 : p.count / kRun + 1)) * p.cols;
+}
+
+template <int kWidth, class T, class Out>
+__device__ inline void write(const Sums<T, Out>& p, int id, int col,
+                             const Pack<typename Sums<T, Out>::C, kWidth>& sum) {
+  using C = typename Sums<T, Out>::C;
+  Out* out = p.out + id * p.out_row + col * p.out_col;
+  if constexpr (kWidth > 1) {
+    Pack<C, kWidth> total = sum;
+    if (p.accumulate) {
+      const Pack<C, kWidth> old = convert_pack<C>(load_pack<kWidth>(out));
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) total[i] = old[i] + sum[i];
+    }
+    store_pack(out, convert_pack<Out>(total));
+  } else {
+    *out = convert<Out>(p.accumulate ? convert<C>(*out) + sum[0] : sum[0]);
+  }
+}
+
+// kWidth columns a thread, kCount of these at a time.
+template <class T, class Out, int kWidth, int kCount>
+__global__ void __launch_bounds__(kThreads) sum_runs(const Sums<T, Out> p) {
+  using C = device_compute_t<T>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  if (at >= p.count) return;
+  const SortedPosition first = p.sorted[at];
+  if (first.index % kRun != 0 || first.count == 0) return;
+  const int rows = min(kRun, first.count - first.index);
+  const int position = lane < rows ? p.sorted[at + lane].position : 0;
+  for (int tile = 0; tile < p.cols; tile += kWarpSize * kWidth * kCount) {
+    Pack<C, kWidth> sum[kCount] = {};
+#pragma unroll 4
+    for (int row = 0; row < rows; ++row) {
+      const T* grad = p.grad + __shfl_sync(kAllLanes, position, row) * p.grad_stride;
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const int col = tile + (k * kWarpSize + lane) * kWidth;
+        if (col >= p.cols) continue;
+        const Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(grad + col));
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sum[k][i] += v[i];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const int col = tile + (k * kWarpSize + lane) * kWidth;
+      if (col >= p.cols) continue;
+      if (first.count <= kRun)
+        write(p, first.id, col, sum[k]);
+      else
+        store_pack(p.partial + partial_row(p, at, first.index == 0) + col, sum[k]);
+    }
+  }
+}
+
+template <class T, class Out>
+__global__ void __launch_bounds__(kThreads) add_runs(const Sums<T, Out> p) {
+  using C = device_compute_t<T>;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  if (at >= p.count) return;
+  const SortedPosition first = p.sorted[at];
+  if (first.index != 0 || first.count <= kRun) return;
+  for (int col = static_cast<int>(threadIdx.x) % kWarpSize; col < p.cols; col += kWarpSize) {
+    Pack<C, 1> sum;
+    sum[0] = p.partial[partial_row(p, at, true) + col];
+#pragma unroll 8
+    for (int run = kRun; run < first.count; run += kRun) sum[0] += p.partial[partial_row(p, at + run, false) + col];
+    write(p, first.id, col, sum);
+  }
+}
+
+// ---------------------------------------------------------------- host
+
+template <class T, class Out>
+void launch_sums(const Sums<T, Out>& p, bool packs, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>((p.count + kWarps - 1) / kWarps);
+  if (packs)
+    sum_runs<T, Out, kPackOf<T>, 24 / kPackOf<T>><<<blocks, kThreads, 0, stream>>>(p);
+  else
+    sum_runs<T, Out, 1, 4><<<blocks, kThreads, 0, stream>>>(p);
+  check_launch("embedding_backward");
+  add_runs<<<blocks, kThreads, 0, stream>>>(p);
+  check_launch("embedding_backward");
+}
+
+template <class Out>
+__global__ void zero(Out* out, int64_t rows, int64_t cols, int64_t out_row, int64_t out_col) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < rows * cols;
+       i += static_cast<int64_t>(gridDim.x) * kThreads)
+    out[i / cols * out_row + i % cols * out_col] = convert<Out>(0.0f);
+}
+
+template <class Out>
+void set_zero(const View& view, cudaStream_t stream) {
+  const int64_t rows = view.shape[0], cols = view.shape[1];
+  if (view.contiguous())
+    return check(cudaMemsetAsync(view.data, 0, static_cast<size_t>(rows * cols) * sizeof(Out), stream),
+                 "embedding_backward");
+  zero<<<grid_for(rows * cols, kThreads), kThreads, 0, stream>>>(view.ptr<Out>(), rows, cols, view.strides[0],
+                                                                 view.strides[1]);
+  check_launch("embedding_backward");
+}
+
+// Calls f(tag of grad_output's type, tag of the gradient buffer's): the same, or float for 16-bit floats.
+template <class F>
+void visit_types(DType grad, DType out, const F& f) {
+  visit_device_floating(grad, "embedding_backward", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (is_16_bit<T>) {
+      if (out == DType::float32) return f(tag, TypeTag<float>{});
+    }
+    require_type(grad == out, "[embedding_backward] expected a gradient buffer of dtype ", dtype_name(grad), ", got ",
+                 dtype_name(out));
+    f(tag, tag);
+  });
+}
+
+void backward(const View& grad_view, const View& ids_view, const View& weight_grad, bool accumulate,
+              const Launch& launch, Execution& run) {
+  const int64_t count = ids_view.numel(), limit = weight_grad.shape[0], cols = weight_grad.shape[1];
+  require(count < (int64_t{1} << 31) && limit < (int64_t{1} << 31) && cols < (int64_t{1} << 30),
+          "[embedding_backward] expected fewer than 2^31 ids and rows, got ", count, " and ", limit);
+  auto* sorted = run.take<SortedPosition>(count);
+  const DType compute = accumulation_dtype(grad_view.dtype);
+  const Matrix partial = run.scratch(2 * (count / kRun + 1), cols, compute);
+  const size_t before = run.mark();
+  const void* ids = run.contiguous(ids_view, ids_view.dtype);
+  void* scratch = run.take(sort_scratch_bytes(count));
+  if (!run.dry() && count > 0) sort_positions(ids, ids_view.dtype, count, limit, scratch, sorted, launch.stream);
+  run.release(before);
+  const Matrix grad = run.rows(grad_view, grad_view.rank() - 1, grad_view.dtype);
+  if (run.dry() || limit == 0 || cols == 0) return;
+  visit_types(grad_view.dtype, weight_grad.dtype, [&](auto tag, auto out_tag) {
+    using T = typename decltype(tag)::type;
+    using Out = typename decltype(out_tag)::type;
+    if (!accumulate) set_zero<Out>(weight_grad, stream_of(launch));
+    if (count == 0) return;
+    constexpr int64_t kWidth = kPackOf<T>, kOutBytes = sizeof(Pack<Out, kPackOf<T>>);
+    const bool packs = cols % kWidth == 0 && (count == 1 || grad.row_stride % kWidth == 0) &&
+                       is_aligned(grad.data, 16) && weight_grad.strides[1] == 1 &&
+                       (limit == 1 || weight_grad.strides[0] % kWidth == 0) &&
+                       is_aligned(weight_grad.data, std::min<size_t>(16, kOutBytes));
+    launch_sums<T, Out>({sorted, count, static_cast<const T*>(grad.data), grad.row_stride, weight_grad.ptr<Out>(),
+                         weight_grad.strides[0], weight_grad.strides[1],
+                         static_cast<device_compute_t<T>*>(partial.data), static_cast<int>(cols), accumulate},
+                        packs, stream_of(launch));
+  });
+}
+
+}  // namespace
+
+void embedding_backward_cuda(const Launch& launch, Execution& run) {
+  backward(launch.inputs[0], launch.inputs[1], launch.outputs[0], false, launch, run);
+}
+void embedding_backward_in_place_cuda(const Launch& launch, Execution& run) {
+  backward(launch.inputs[1], launch.inputs[2], launch.inputs[0], launch.attrs.b(0), launch, run);
+}
+
+}  // namespace blutensor

@@ -1,0 +1,329 @@
+// Gradients of layer_norm, with xhat = (x - mean) rstd and g = dy weight, all [M, C]:
+//   dx = rstd (g - mean(g) - xhat mean(g xhat)),  dweight [C] = sum over rows of dy xhat,  dbias [C] = sum of dy.
+//
+// Algorithm: a fixed number of blocks goes through the rows; x and dy are read once, into registers, and every thread
+// adds to the sums of its own columns. At the end of a block its warps' sums are added in order and go to
+// partial [blocks, 2 C]; add_blocks sums those in double, in an order that the sizes decide. Rows that do not fit
+// registers take layer_norm_backward_any, and partial_any for the columns.
+// Bytes: 3 M C elements, and 16 C blocks for the partial sums. FLOPs: about 16 M C.
+// Benchmark: benchmarks/bench_memory_cuda.py --only layer_norm
+#include "ops/layer_norm/layer_norm_cuda.h"
+#include "ops/layer_norm/row_cuda.cuh"
+
+namespace blutensor {
+
+using namespace cuda;
+
+namespace {
+
+constexpr int kAnyThreads = 256;
+constexpr int kColumnsPerBlock = 32, kColumnGroups = 16;  // of add_blocks
+
+template <class T>
+struct Backward {
+  using C = device_compute_t<T>;
+  const T* dy;
+  int64_t dy_stride;
+  const T* x;
+  int64_t x_stride;
+  const T* weight;  // may be null
+  const C *mean, *rstd;
+  T* dx;
+  C* partial;  // [blocks, 2 C]
+  int64_t rows;
+  int cols;
+};
+
+// ---------------------------------------------------------------- rows in registers
+
+// Blocks that a multiprocessor is to hold at once: the sums take 2 kElements registers of every thread.
+template <class RowShape>
+constexpr int resident_blocks() {
+  return (RowShape::kElements >= 32 ? 384 : RowShape::kElements >= 16 ? 512 : 768) / RowShape::kThreads;
+}
+
+// Adds the sums that the warps of a block hold for the same columns, in the order of the warps; then to `out`.
+template <class RowShape, int kWidth, int kCount>
+__device__ inline void add_warps(const float (&sums)[kCount][kWidth], float* shared, float* out, int cols) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  for (int turn = 0; turn < RowShape::kThreads / kWarpSize; ++turn) {
+    if (turn == warp) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const int col = (k * kWarpSize + lane) * kWidth;
+        if (col >= cols) continue;
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) shared[col + i] = (turn ? shared[col + i] : 0.0f) + sums[k][i];
+      }
+    }
+    __syncthreads();
+  }
+  for (int col = static_cast<int>(threadIdx.x); col < cols; col += RowShape::kThreads) out[col] = shared[col];
+  __syncthreads();
+}
+
+template <class T, class RowShape>
+__global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>())
+    layer_norm_backward(const Backward<T> p) {
+  constexpr int kWidth = kPackOf<T>, kCount = RowShape::template kPacks<T>, kThreads = RowShape::kRowThreads;
+  constexpr bool kWarps = kThreads == kWarpSize;
+  __shared__ float2 pairs[2 * RowShape::kThreads / kWarpSize];
+  __shared__ float columns[kWarps ? kWarpSize * RowShape::kElements : 1];
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+  const float count = static_cast<float>(p.cols);
+  float dweight[kCount][kWidth] = {}, dbias[kCount][kWidth] = {};
+
+  int turn = 0;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * RowShape::kRowsPerBlock;
+  for (int64_t row =
+           static_cast<int64_t>(blockIdx.x) * RowShape::kRowsPerBlock + static_cast<int>(threadIdx.x) / kThreads;
+       row < p.rows; row += step, ++turn) {
+    const T *x = p.x + row * p.x_stride, *dy = p.dy + row * p.dy_stride;
+    Pack<T, kWidth> x_raw[kCount], dy_raw[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const int col = (k * kThreads + thread) * kWidth;
+      if (col >= p.cols) continue;
+      x_raw[k] = load_pack<kWidth>(x + col);
+      dy_raw[k] = load_pack<kWidth>(dy + col);
+    }
+    const float mean = p.mean[row], rstd = p.rstd[row];
+
+    float2 sums = {0, 0};  // of g and of g xhat
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const int col = (k * kThreads + thread) * kWidth;
+      if (col >= p.cols) continue;
+      const Pack<float, kWidth> xs = convert_pack<float>(x_raw[k]), dys = convert_pack<float>(dy_raw[k]);
+      Pack<float, kWidth> g = dys;
+      if (p.weight) {
+        const Pack<float, kWidth> w = convert_pack<float>(load_pack<kWidth>(p.weight + col));
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) g[i] *= w[i];
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float xhat = (xs[i] - mean) * rstd;
+        sums.x += g[i];
+        sums.y += g[i] * xhat;
+        dweight[k][i] += dys[i] * xhat;
+        dbias[k][i] += dys[i];
+      }
+    }
+    sums = row_sums<RowShape>(sums, pairs, turn);
+    const float mean_g = sums.x / count, mean_product = sums.y / count;
+
+    T* dx = p.dx + row * p.cols;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const int col = (k * kThreads + thread) * kWidth;
+      if (col >= p.cols) continue;
+      const Pack<float, kWidth> xs = convert_pack<float>(x_raw[k]);
+      Pack<float, kWidth> g = convert_pack<float>(dy_raw[k]);
+      if (p.weight) {
+        const Pack<float, kWidth> w = convert_pack<float>(load_pack<kWidth>(p.weight + col));
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) g[i] *= w[i];
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) g[i] = rstd * (g[i] - mean_g - (xs[i] - mean) * rstd * mean_product);
+      store_pack(dx + col, convert_pack<T>(g));
+    }
+  }
+
+  if (!p.partial) return;
+  float* out = p.partial + static_cast<int64_t>(blockIdx.x) * 2 * p.cols;
+  if constexpr (kWarps) {
+    add_warps<RowShape>(dweight, columns, out, p.cols);
+    add_warps<RowShape>(dbias, columns, out + p.cols, p.cols);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const int col = (k * kThreads + thread) * kWidth;
+      if (col >= p.cols) continue;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        out[col + i] = dweight[k][i];
+        out[p.cols + col + i] = dbias[k][i];
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- any row
+
+template <class T>
+__global__ void __launch_bounds__(kAnyThreads) layer_norm_backward_any(const Backward<T> p) {
+  using C = device_compute_t<T>;
+  __shared__ C shared[2][kAnyThreads / kWarpSize];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    const T *x = p.x + row * p.x_stride, *dy = p.dy + row * p.dy_stride;
+    const C mean = p.mean[row], rstd = p.rstd[row];
+    const auto gradient = [&](int col) {
+      return p.weight ? convert<C>(dy[col]) * convert<C>(p.weight[col]) : convert<C>(dy[col]);
+    };
+    C sum = 0, product = 0;
+    for (int col = thread; col < p.cols; col += kAnyThreads) {
+      const C g = gradient(col);
+      sum += g;
+      product += g * ((convert<C>(x[col]) - mean) * rstd);
+    }
+    const C mean_g = block_sum<kAnyThreads>(sum, shared[0]) / static_cast<C>(p.cols);
+    const C mean_product = block_sum<kAnyThreads>(product, shared[1]) / static_cast<C>(p.cols);
+    for (int col = thread; col < p.cols; col += kAnyThreads)
+      p.dx[row * p.cols + col] =
+          convert<T>(rstd * (gradient(col) - mean_g - (convert<C>(x[col]) - mean) * rstd * mean_product));
+    __syncthreads();  // before the next row's sums
+  }
+}
+
+// Rows [blockIdx.y of gridDim.y equal parts), one column a thread.
+template <class T>
+__global__ void __launch_bounds__(kAnyThreads) partial_any(const Backward<T> p) {
+  using C = device_compute_t<T>;
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kAnyThreads + threadIdx.x;
+  if (col >= p.cols) return;
+  const int64_t begin = p.rows * blockIdx.y / gridDim.y, end = p.rows * (blockIdx.y + 1) / gridDim.y;
+  C dweight = 0, dbias = 0;
+  for (int64_t row = begin; row < end; ++row) {
+    const C dy = convert<C>(p.dy[row * p.dy_stride + col]);
+    dweight += dy * ((convert<C>(p.x[row * p.x_stride + col]) - p.mean[row]) * p.rstd[row]);
+    dbias += dy;
+  }
+  C* out = p.partial + static_cast<int64_t>(blockIdx.y) * 2 * p.cols;
+  out[col] = dweight;
+  out[p.cols + col] = dbias;
+}
+
+// ---------------------------------------------------------------- sums of the blocks
+
+struct Target {
+  void* data = nullptr;  // contiguous; null: not wanted
+  DType dtype = DType::float32;
+  bool accumulate = false;
+};
+
+template <class C>
+__global__ void __launch_bounds__(kColumnsPerBlock* kColumnGroups)
+    add_blocks(const C* partial, int blocks, int cols, Target weight, Target bias) {
+  __shared__ double sums[kColumnGroups][kColumnsPerBlock];
+  const int lane = static_cast<int>(threadIdx.x) % kColumnsPerBlock,
+            group = static_cast<int>(threadIdx.x) / kColumnsPerBlock;
+  const int64_t width = 2 * static_cast<int64_t>(cols);
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kColumnsPerBlock + lane;
+  double sum = 0;
+  if (col < width)
+    for (int block = group; block < blocks; block += kColumnGroups)
+      sum += static_cast<double>(partial[block * width + col]);
+  sums[group][lane] = sum;
+  __syncthreads();
+  if (group > 0 || col >= width) return;
+  for (int other = 1; other < kColumnGroups; ++other) sum += sums[other][lane];
+  const Target& to = col < cols ? weight : bias;
+  if (!to.data) return;
+  const int64_t at = col < cols ? col : col - cols;
+  if (to.accumulate) sum = static_cast<double>(static_cast<C>(sum) + load_element<C>(to.data, at, to.dtype));
+  store_element<C>(to.data, at, to.dtype, static_cast<C>(sum));
+}
+
+// ---------------------------------------------------------------- host
+
+struct Operands {
+  View grad, x, weight, mean, rstd, dx, dweight, dbias;  // the last two may be undefined
+  int num_axes;
+  bool accumulate_weight, accumulate_bias;
+};
+
+// Blocks that the rows are shared out to, and so the number of partial sums.
+int num_blocks(const Matrix& x, bool registers) {
+  int64_t rows_per_block = 1, resident = 2;
+  if (registers)
+    visit_row_shape(x.cols, [&](auto shape) {
+      rows_per_block = decltype(shape)::kRowsPerBlock;
+      resident = resident_blocks<decltype(shape)>();
+    });
+  return static_cast<int>(
+      std::clamp<int64_t>((x.rows + rows_per_block - 1) / rows_per_block, 1, num_multiprocessors() * resident));
+}
+
+template <class T>
+void launch_backward(const Backward<T>& p, bool registers, int blocks, cudaStream_t stream) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (registers)
+      return visit_row_shape(p.cols, [&](auto shape) {
+        layer_norm_backward<T, decltype(shape)><<<blocks, shape.kThreads, 0, stream>>>(p);
+        check_launch("layer_norm_backward");
+      });
+  }
+  layer_norm_backward_any<<<grid_for(p.rows, 1), kAnyThreads, 0, stream>>>(p);
+  check_launch("layer_norm_backward");
+  if (!p.partial) return;
+  const dim3 grid((p.cols + kAnyThreads - 1) / kAnyThreads, blocks);
+  partial_any<<<grid, kAnyThreads, 0, stream>>>(p);
+  check_launch("layer_norm_backward");
+}
+
+// Where the sums of a gradient go: to the tensor itself, or to scratch where its strides do not allow that.
+Target target_of(const View& view, const Matrix& scratch, bool accumulate) {
+  if (!view.defined()) return {};
+  if (view.contiguous()) return {view.data, view.dtype, accumulate};
+  return {scratch.data, scratch.dtype, false};
+}
+
+void backward(const Operands& a, const Launch& launch, Execution& run) {
+  const DType dtype = a.x.dtype, statistics = accumulation_dtype(dtype);
+  const int leading = a.x.rank() - a.num_axes;
+  const Matrix dy = run.rows(a.grad, leading, dtype), x = run.rows(a.x, leading, dtype);
+  const void *weight = run.contiguous(a.weight, dtype), *mean = run.contiguous(a.mean, statistics),
+             *rstd = run.contiguous(a.rstd, statistics);
+  // Planned without addresses, whose alignment decides which kernel it will be.
+  const bool wants_sums = a.dweight.defined() || a.dbias.defined();
+  const bool fits = dtype != DType::float64 && x.cols <= kMaxRegisterColumns;
+  const int64_t most = std::max(num_blocks(x, false), fits ? num_blocks(x, true) : 0);
+  const Matrix partial = wants_sums ? run.scratch(most, 2 * x.cols, statistics) : Matrix{};
+  const auto scattered = [&](const View& view) {
+    return view.defined() && !view.contiguous() ? run.scratch(1, x.cols, statistics) : Matrix{};
+  };
+  const Matrix weight_scratch = scattered(a.dweight), bias_scratch = scattered(a.dbias);
+  if (run.dry() || x.cols == 0) return;
+  require(x.cols < (int64_t{1} << 30) - kAnyThreads, "[layer_norm_backward] expected fewer than 2^30 columns, got ",
+          x.cols);
+  const bool registers = fits && has_packs(dy) && has_packs(x) && is_aligned(weight, 16) && is_aligned(a.dx.data, 16);
+  const int num_partial = num_blocks(x, registers);
+  visit_device_floating(dtype, "layer_norm_backward", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = device_compute_t<T>;
+    const int cols = static_cast<int>(x.cols);
+    launch_backward<T>({static_cast<const T*>(dy.data), dy.row_stride, static_cast<const T*>(x.data), x.row_stride,
+                        static_cast<const T*>(weight), static_cast<const C*>(mean), static_cast<const C*>(rstd),
+                        a.dx.ptr<T>(), static_cast<C*>(partial.data), x.rows, cols},
+                       registers, num_partial, stream_of(launch));
+    if (!wants_sums) return;
+    const auto blocks = static_cast<unsigned>((2 * x.cols + kColumnsPerBlock - 1) / kColumnsPerBlock);
+    add_blocks<C><<<blocks, kColumnsPerBlock * kColumnGroups, 0, stream_of(launch)>>>(
+        static_cast<const C*>(partial.data), num_partial, cols,
+        target_of(a.dweight, weight_scratch, a.accumulate_weight), target_of(a.dbias, bias_scratch, a.accumulate_bias));
+    check_launch("layer_norm_backward");
+  });
+  if (weight_scratch.data) run.store(weight_scratch, a.dweight, a.accumulate_weight);
+  if (bias_scratch.data) run.store(bias_scratch, a.dbias, a.accumulate_bias);
+}
+
+}  // namespace
+
+void layer_norm_backward_cuda(const Launch& launch, Execution& run) {
+  const auto& in = launch.inputs;
+  backward({in[0], in[1], in[2], in[3], in[4], launch.outputs[0], launch.outputs[1], launch.outputs[2],
+            static_cast<int>(launch.attrs.i(0)), false, false},
+           launch, run);
+}
+
+void layer_norm_backward_in_place_cuda(const Launch& launch, Execution& run) {
+  const auto& in = launch.inputs;
+  backward({in[2], in[3], in[4], in[5], in[6], launch.outputs[0], in[0], in[1], static_cast<int>(launch.attrs.i(0)),
+            launch.attrs.b(1), launch.attrs.b(2)},
+           launch, run);
+}
+
+}  // namespace blutensor
