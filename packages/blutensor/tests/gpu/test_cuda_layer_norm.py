@@ -9,7 +9,7 @@ import pytest
 from gpu_compare import check_all, exact, from_torch, rounded, same_bits, to_torch
 
 import blutensor as bt
-from blutensor._operators import private
+from blutensor._operators import layer_norm, private
 
 backward, backward_ = private("layer_norm_backward"), private("layer_norm_backward_")
 FLOATS = ["float32", "bfloat16", "float16", "float64"]
@@ -26,8 +26,8 @@ def operands(shape: tuple[int, ...], dtype: str) -> list[bt.Tensor]:
 
 def run(x: bt.Tensor, w: bt.Tensor | None, b: bt.Tensor | None, dy: bt.Tensor, axes: int = 1) -> list[bt.Tensor]:
     """y, mean, rstd, dx, dweight, dbias."""
-    y, mean, rstd = bt.layer_norm(x, w, b, 1e-5, axes)
-    return [y, mean, rstd, *backward(dy, x, w, mean, rstd, axes)]
+    y, mean, rstd = layer_norm(x, w, b, 1e-5, axes)
+    return [y, mean, rstd, *backward(dy, x, mean, rstd, w, axes)]
 
 
 def check_case(torch: Any, x: bt.Tensor, w: bt.Tensor, b: bt.Tensor, dy: bt.Tensor) -> None:
@@ -86,13 +86,22 @@ def test_gradient_buffers(dtype: str) -> None:
     wide = [exact(t) for t in run(*(t.astype("float64") for t in (x, w, b, dy)))]
     buffers = [bt.full((96,), 7.0, device="cuda"), bt.full((192,), 5.0, device="cuda")[::2]]
     for accumulate in (False, True):
-        got = backward_(buffers[0], buffers[1], dy.cuda(), x.cuda(), w.cuda(), mean, rstd, 1, accumulate, accumulate)
+        got = backward_(
+            dy.cuda(),
+            x.cuda(),
+            mean,
+            rstd,
+            *buffers,
+            w.cuda(),
+            accumulate_weight=accumulate,
+            accumulate_bias=accumulate,
+        )
         assert same_bits(got, dx)
         for buffer, want in zip(buffers, wide[4:], strict=True):
             scale = np.max(np.abs(want))
             np.testing.assert_allclose(exact(buffer), want * (2 if accumulate else 1), atol=1e-5 * scale, rtol=0)
     only = bt.zeros((96,), device="cuda")
-    backward_(None, only, dy.cuda(), x.cuda(), w.cuda(), mean, rstd)
+    backward_(dy.cuda(), x.cuda(), mean, rstd, bias_grad=only, weight=w.cuda())
     np.testing.assert_allclose(exact(only), wide[5], atol=1e-5 * np.max(np.abs(wide[5])), rtol=0)
 
 
@@ -108,7 +117,7 @@ def test_not_a_number_stays_in_its_row() -> None:
     x, w, b, _ = operands((4, 768), "float32")
     x[1, 5] = float("nan")
     x[2, 700] = float("inf")
-    y = exact(bt.layer_norm(x.cuda(), w.cuda(), b.cuda())[0])
+    y = exact(layer_norm(x.cuda(), w.cuda(), b.cuda())[0])
     assert np.isnan(y[1]).all()
     assert np.isnan(y[2]).all()
     assert np.isfinite(y[[0, 3]]).all()

@@ -9,7 +9,7 @@ import pytest
 from gpu_compare import check_all, exact, from_torch, rounded, same_bits, to_torch
 
 import blutensor as bt
-from blutensor._operators import private
+from blutensor._operators import linear_cross_entropy, private
 
 scale, scale_ = private("linear_cross_entropy_scale"), private("linear_cross_entropy_scale_")
 
@@ -27,8 +27,8 @@ def operands(rows: int, columns: int, classes: int, dtype: str) -> tuple[bt.Tens
 @pytest.mark.parametrize("shape", [(5, 8, 11), (100, 64, 1000), (300, 33, 5001)])
 def test_against_float64(torch: Any, shape: tuple[int, int, int], reduction: Any, dtype: str) -> None:
     x, w, targets = operands(*shape, dtype)
-    ours = bt.linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, reduction, True, True)
-    wide = bt.linear_cross_entropy(x.astype("float64"), w.astype("float64"), targets, -100, reduction, True, True)
+    ours = linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, reduction, True, True)
+    wide = linear_cross_entropy(x.astype("float64"), w.astype("float64"), targets, -100, reduction, True, True)
     tx, tw = to_torch(torch, x).requires_grad_(), to_torch(torch, w).requires_grad_()
     logits = torch.nn.functional.linear(tx, tw)
     logits = logits if dtype == "float64" else logits.float()
@@ -38,11 +38,11 @@ def test_against_float64(torch: Any, shape: tuple[int, int, int], reduction: Any
     peer = [from_torch(t) for t in (loss, tx.grad, tw.grad)]
     check_all(["loss", "dx", "dw"], ours, [exact(t) for t in wide], peer, [sums, dtype, sums], shape[2])
     assert ours[2].dtype.name == sums
-    alone = bt.linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, reduction)
+    alone = linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, reduction)
     assert same_bits(alone[0], ours[0])
     assert alone[1].shape == alone[2].shape == (0,)
     for wants in ((True, False), (False, True)):
-        some = bt.linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, reduction, *wants)
+        some = linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, reduction, *wants)
         assert same_bits(some[1 if wants[0] else 2], ours[1 if wants[0] else 2])
 
 
@@ -50,7 +50,7 @@ def test_against_float64(torch: Any, shape: tuple[int, int, int], reduction: Any
 def test_several_chunks_of_a_large_vocabulary(torch: Any, math: Any) -> None:
     bt.set_float32_math(math)
     x, w, targets = operands(3000, 64, 50257, "float32")
-    ours = bt.linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, "mean", True, True)
+    ours = linear_cross_entropy(x.cuda(), w.cuda(), targets.cuda(), -100, "mean", True, True)
     tx, tw = to_torch(torch, x).requires_grad_(), to_torch(torch, w).requires_grad_()
     ids = torch.from_numpy(targets.numpy()).cuda()
 
@@ -72,12 +72,12 @@ def test_several_chunks_of_a_large_vocabulary(torch: Any, math: Any) -> None:
 def test_ignored_and_empty() -> None:
     x, w, _ = operands(6, 8, 9, "float32")
     nothing = bt.full((6,), -100, dtype="int32", device="cuda")
-    loss, dx, dw = bt.linear_cross_entropy(x.cuda(), w.cuda(), nothing, -100, "mean", True, True)
+    loss, dx, dw = linear_cross_entropy(x.cuda(), w.cuda(), nothing, -100, "mean", True, True)
     assert np.isnan(loss.item())
     assert not exact(dx).any()
     assert not exact(dw).any()
     none = bt.zeros((0,), dtype="int32", device="cuda")
-    loss, dx, dw = bt.linear_cross_entropy(x.cuda()[:0], w.cuda(), none, -100, "sum", True, True)
+    loss, dx, dw = linear_cross_entropy(x.cuda()[:0], w.cuda(), none, -100, "sum", True, True)
     assert loss.item() == 0.0
     assert dx.shape == (0, 8)
     assert not exact(dw).any()
@@ -86,7 +86,7 @@ def test_ignored_and_empty() -> None:
 def test_target_out_of_range_is_an_index_error() -> None:
     x, w, _ = operands(4, 8, 9, "bfloat16")
     targets = bt.asarray([0, 9, 1, 2], dtype="int32", device="cuda")
-    loss = bt.linear_cross_entropy(x.cuda(), w.cuda(), targets, -100, "sum")[0]
+    loss = linear_cross_entropy(x.cuda(), w.cuda(), targets, -100, "sum")[0]
     with pytest.raises(IndexError, match=r"\[linear_cross_entropy\] expected targets from 0 to 8 .*got 9 on cuda:0"):
         loss.item()
 
@@ -110,7 +110,7 @@ def test_scale(numel: int, dtype: str) -> None:
 
 def test_same_bits_again() -> None:
     x, w, targets = (t.cuda() for t in operands(700, 64, 3000, "bfloat16"))
-    first = bt.linear_cross_entropy(x, w, targets, -100, "mean", True, True)
+    first = linear_cross_entropy(x, w, targets, -100, "mean", True, True)
     for _ in range(100):
-        again = bt.linear_cross_entropy(x, w, targets, -100, "mean", True, True)
+        again = linear_cross_entropy(x, w, targets, -100, "mean", True, True)
         assert all(same_bits(a, b) for a, b in zip(again, first, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gpu_compare import exact, rounded, same_bits
@@ -27,9 +29,19 @@ def there(tensors: list[bt.Tensor]) -> list[bt.Tensor]:
     return [t.cuda() for t in tensors]
 
 
-def scalars(device: str, skip: float = 0.0, step: int = 3) -> tuple[bt.Tensor, ...]:
-    values = (bt.asarray(0.01, dtype="float32"), bt.asarray(step, dtype="int64"), bt.asarray(0.5, dtype="float32"))
-    return (*(v.to(device) for v in values), bt.asarray(skip, dtype="float32").to(device))
+def scalars(device: str, skip: float = 0.0, step: int = 3) -> dict[str, bt.Tensor]:
+    values = {
+        "lr": bt.asarray(0.01, dtype="float32"),
+        "step": bt.asarray(step, dtype="int64"),
+        "grad_scale": bt.asarray(0.5, dtype="float32"),
+        "skip": bt.asarray(skip, dtype="float32"),
+    }
+    return {name: value.to(device) for name, value in values.items()}
+
+
+def run_adamw(device: str, data: list[list[bt.Tensor]], *, step: int = 3, skip: float = 0.0, **options: Any) -> None:
+    at = scalars(device, skip, step)
+    adamw(at["lr"], at["step"], *data, grad_scale=at["grad_scale"], skip=at["skip"], **options)
 
 
 def assert_same(ours: list[list[bt.Tensor]], host: list[list[bt.Tensor]]) -> None:
@@ -42,8 +54,8 @@ def test_adamw_has_the_bits_of_the_cpu(dtype: str) -> None:
     host = lists(dtype, 4)
     device = [there(x) for x in host]
     for step in (1, 2, 3):
-        adamw(*scalars("cpu", step=step), *host, weight_decay=0.1)
-        adamw(*scalars("cuda", step=step), *device, weight_decay=0.1)
+        run_adamw("cpu", host, step=step, weight_decay=0.1)
+        run_adamw("cuda", device, step=step, weight_decay=0.1)
         assert_same(device, host)
 
 
@@ -53,8 +65,8 @@ def test_adamw_with_masters() -> None:
     half = [rounded(exact(m), "bfloat16") for m in masters]
     device = [there(x) for x in ([*half], *host[1:])]
     device_masters = there(masters)
-    adamw(*scalars("cpu"), half, *host[1:], masters, weight_decay=0.1)
-    adamw(*scalars("cuda"), *device, device_masters, weight_decay=0.1)
+    run_adamw("cpu", [half, *host[1:]], masters=masters, weight_decay=0.1)
+    run_adamw("cuda", device, masters=device_masters, weight_decay=0.1)
     assert_same([*device, device_masters], [half, *host[1:], masters])
 
 
@@ -62,8 +74,8 @@ def test_more_tensors_than_one_launch_takes() -> None:
     sizes = [(1 + i % 5,) for i in range(2000)]
     host = lists("float32", 4, sizes)
     device = [there(x) for x in host]
-    adamw(*scalars("cpu"), *host)
-    adamw(*scalars("cuda"), *device)
+    run_adamw("cpu", host)
+    run_adamw("cuda", device)
     assert_same(device, host)
     assert exact(grad_norm(device[1])) == pytest.approx(float(exact(grad_norm(host[1]))), rel=1e-6)
 
@@ -76,8 +88,8 @@ def test_strided_and_misaligned_tensors() -> None:
         wide.copy_(group[0].cuda())
         line.copy_(group[1].cuda())
         device.append([wide, line])
-    adamw(*scalars("cpu"), *host)
-    adamw(*scalars("cuda"), *device)
+    run_adamw("cpu", host)
+    run_adamw("cuda", device)
     assert_same([[t.contiguous() for t in group] for group in device], host)
 
 
@@ -87,23 +99,25 @@ def test_sgd(nesterov: bool, dtype: str) -> None:
     host = lists(dtype, 3)
     device = [there(x) for x in host]
     for where, data in (("cpu", host), ("cuda", device)):
-        lr, _, grad_scale, skip = scalars(where)
-        sgd_momentum(lr, grad_scale, skip, *data, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
-        sgd(lr, grad_scale, skip, data[0], data[1], weight_decay=0.01)
+        at = scalars(where)
+        rest = {"grad_scale": at["grad_scale"], "skip": at["skip"], "weight_decay": 0.01}
+        sgd_momentum(at["lr"], *data, momentum=0.9, nesterov=nesterov, **rest)
+        sgd(at["lr"], data[0], data[1], **rest)
     assert_same(device, host)
 
 
 def test_skip_leaves_everything() -> None:
     host = lists("float32", 4)
     device = [there(x) for x in host]
-    lr, step, grad_scale, skip = scalars("cuda", skip=1.0)
-    adamw(lr, step, grad_scale, skip, *device, weight_decay=0.1)
-    sgd(lr, grad_scale, skip, device[0], device[1])
-    sgd_momentum(lr, grad_scale, skip, *device[:3])
+    run_adamw("cuda", device, skip=1.0, weight_decay=0.1)
+    at = scalars("cuda", skip=1.0)
+    step, skip = at["step"], at["skip"]
+    sgd(at["lr"], device[0], device[1], skip=skip)
+    sgd_momentum(at["lr"], *device[:3], skip=skip)
     increment_step(step, skip)
     assert_same(device, host)
     assert step.item() == 3
-    increment_step(step, None)
+    increment_step(step)
     assert step.item() == 4
 
 
@@ -127,5 +141,5 @@ def test_clip_scale(norm: float, count: float) -> None:
     results = []
     for device in ("cpu", "cuda"):
         of = [bt.asarray(v, dtype="float32").to(device) for v in (norm, count)]
-        results.append([t.item() for t in clip_scale(*of, max_norm=1.0)])
+        results.append([t.item() for t in clip_scale(of[0], 1.0, of[1])])
     assert results[0] == results[1]

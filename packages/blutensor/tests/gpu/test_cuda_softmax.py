@@ -9,7 +9,7 @@ import pytest
 from gpu_compare import check_all, exact, from_torch, rounded, same_bits, to_torch
 
 import blutensor as bt
-from blutensor._operators import private
+from blutensor._operators import cross_entropy, private
 
 FLOATS = ["float32", "bfloat16", "float16", "float64"]
 
@@ -65,7 +65,7 @@ def test_cross_entropy(torch: Any, shape: tuple[int, int], reduction: Any, dtype
     ids = bt.asarray(targets.astype(np.int64 if shape[1] > 5 else np.int32))
 
     def both(x: bt.Tensor, t: bt.Tensor) -> list[bt.Tensor]:
-        loss, top, log_sum = bt.cross_entropy(x, t, -100, reduction)
+        loss, top, log_sum = cross_entropy(x, t, -100, reduction)
         upstream = bt.full(loss.shape, 0.5, dtype=loss.dtype, device=x.device)
         return [loss, private("cross_entropy_backward")(upstream, x, t, top, log_sum, -100, reduction)]
 
@@ -82,16 +82,16 @@ def test_cross_entropy(torch: Any, shape: tuple[int, int], reduction: Any, dtype
 def test_cross_entropy_of_ignored_rows() -> None:
     logits = bt.asarray(np.random.default_rng(0).standard_normal((4, 6))).astype("float32")
     targets = bt.full((4,), -100, dtype="int64")
-    loss, top, log_sum = bt.cross_entropy(logits.cuda(), targets.cuda())
+    loss, top, log_sum = cross_entropy(logits.cuda(), targets.cuda())
     assert np.isnan(loss.item())
     backward = private("cross_entropy_backward")
     assert not exact(backward(loss, logits.cuda(), targets.cuda(), top, log_sum)).any()
-    assert bt.cross_entropy(logits.cuda(), targets.cuda(), reduction="sum")[0].item() == 0.0
+    assert cross_entropy(logits.cuda(), targets.cuda(), reduction="sum")[0].item() == 0.0
     strided = bt.zeros((4, 12), device="cuda")[:, ::2]
     strided.copy_(logits.cuda())
     ids = bt.asarray([1, 2, 0, 5], dtype="int64")
     for reduction in ("mean", "none"):
-        got, want = (bt.cross_entropy(x, t, reduction=reduction) for x, t in ((strided, ids.cuda()), (logits, ids)))
+        got, want = (cross_entropy(x, t, reduction=reduction) for x, t in ((strided, ids.cuda()), (logits, ids)))
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(exact(a), exact(b), rtol=2e-6)
 
@@ -99,15 +99,15 @@ def test_cross_entropy_of_ignored_rows() -> None:
 def test_target_out_of_range_is_an_index_error() -> None:
     logits = bt.zeros((3, 5), device="cuda")
     for bad in (5, -1):
-        loss = bt.cross_entropy(logits, bt.asarray([0, bad, 1], device="cuda"))[0]
+        loss = cross_entropy(logits, bt.asarray([0, bad, 1], device="cuda"))[0]
         with pytest.raises(IndexError, match=rf"\[cross_entropy\] expected targets from 0 to 4 .*got {bad} on cuda:0"):
             loss.item()
-    assert bt.cross_entropy(logits, bt.asarray([0, 4, 1], device="cuda"))[0].item() == pytest.approx(np.log(5))
+    assert cross_entropy(logits, bt.asarray([0, 4, 1], device="cuda"))[0].item() == pytest.approx(np.log(5))
 
 
 def test_same_bits_again() -> None:
     logits = bt.asarray(np.random.default_rng(1).standard_normal((300, 5000))).astype("bfloat16").cuda()
     targets = bt.asarray(np.random.default_rng(2).integers(0, 5000, 300)).cuda()
-    first = bt.cross_entropy(logits, targets)
+    first = cross_entropy(logits, targets)
     for _ in range(100):
-        assert all(same_bits(a, b) for a, b in zip(bt.cross_entropy(logits, targets), first, strict=True))
+        assert all(same_bits(a, b) for a, b in zip(cross_entropy(logits, targets), first, strict=True))
