@@ -177,8 +177,8 @@ class Module:
         """Evaluation mode."""
         return self.train(False)
 
-    def to(self, dtype: dtypes.DType | str | None = None) -> Self:
-        """Converts the floating-point parameters and buffers; the objects stay the same, their gradients are dropped.
+    def to(self, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Self:
+        """Converts floating-point parameters and buffers, and moves all; objects stay the same, gradients are dropped.
 
         For training in bfloat16, keep the float32 values for the optimizer, which rounds to the parameters:
 
@@ -190,17 +190,22 @@ class Module:
 
         Args:
             dtype: A floating-point dtype; None leaves dtypes as they are.
+            device: "cpu" or "cuda:<index>"; None leaves everything where it is.
 
         Raises:
-            DTypeError: A dtype that is not floating-point.
+            DTypeError: A dtype that is not floating-point, or no name of a device.
+            UnsupportedError: A device that cannot be used here.
         """
         target = None if dtype is None else dtypes.as_dtype(dtype)
         if target is not None and target.kind != "floating":
             raise DTypeError(f"[Module.to] expected a floating-point dtype, got {target.name}")
         tensors = {id(t): t for kind in ("_parameters", "_buffers") for _, t in self._named(kind, "")}
         for tensor in tensors.values():
-            if target is not None and tensor.dtype.kind == "floating" and tensor.dtype is not target:
-                replace_data(tensor, tensor.detach().astype(target))
+            moved = tensor.detach().to(device)
+            if target is not None and tensor.dtype.kind == "floating":
+                moved = moved.astype(target)
+            if moved.device != tensor.device or moved.dtype is not tensor.dtype:
+                replace_data(tensor, moved)
         return self
 
     def requires_grad_(self, value: bool = True) -> Self:

@@ -65,7 +65,7 @@ class Group:
 
     def __init__(self, names: list[str], params: list[Tensor], lr: float, options: dict[str, Any]) -> None:
         self.names, self.params, self.options = names, params, options
-        self.lr = full((), lr, dtype=dtypes.float64)
+        self.lr = full((), lr, dtype=dtypes.float64, device=params[0].device if params else None)
         self.state: dict[str, list[Tensor]] = {}
         self.masters: list[Tensor | None] = []
 
@@ -123,7 +123,7 @@ class Optimizer:
             }
             self.groups.append(group)
         #: Steps taken (skipped ones do not count): 0-d int64 on the device.
-        self.step_count = zeros((), dtype=dtypes.int64)
+        self.step_count = zeros((), dtype=dtypes.int64, device=self.groups[0].lr.device)
 
     @property
     def lr(self) -> float:
@@ -154,7 +154,8 @@ class Optimizer:
         """
         rate = lr
         if rate is not None and not isinstance(rate, Tensor):
-            rate = full((), not_negative(f"{self._name}.step", "learning rate", rate), dtype=dtypes.float64)
+            value = not_negative(f"{self._name}.step", "learning rate", rate)
+            rate = full((), value, dtype=dtypes.float64, device=self.step_count.device)
         with no_grad():
             _increment_step(self.step_count, skip)
             for group in self.groups:
