@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from training_trace import gpt2_step
@@ -255,6 +256,39 @@ def test_only_the_used_device_gets_a_context() -> None:
         """
     )
     assert printed == "0\n"
+
+
+def test_a_lost_device_is_an_error_that_says_so() -> None:
+    printed = run_python(
+        """
+        import ctypes
+        import blualloc
+        from cuda import Cuda
+        cuda = Cuda()
+        pool = blualloc.default_pool("cuda:0")
+        held = pool.allocate(1 << 20)
+        pool.free(pool.allocate(8 << 20))
+        source = (b".version 7.0\\n.target sm_70\\n.address_size 64\\n"
+                  b".visible .entry fault() { .reg .u64 %a; mov.u64 %a, 64; st.global.u64 [%a], %a; ret; }")
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        cuda.call("cuModuleLoadData", ctypes.byref(module), source)
+        cuda.call("cuModuleGetFunction", ctypes.byref(function), module, b"fault")
+        one, none = ctypes.c_uint(1), ctypes.c_uint(0)
+        cuda.call("cuLaunchKernel", function, one, one, one, one, one, one, none, None, None, None)
+        for call in (pool.empty_cache, lambda: pool.free(held), pool.empty_cache):
+            try:
+                call()
+            except RuntimeError as error:
+                print(error)
+        print(pool.stats().num_live)
+        """,
+        PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    )
+    first, second, live = printed.splitlines()
+    assert "device cuda:0" in first
+    assert "the device is lost to this process: start a new one" in first
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in second
+    assert live == "0"
 
 
 def test_memory_is_mapped_while_a_stream_captures() -> None:

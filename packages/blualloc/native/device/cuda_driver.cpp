@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
+#include <type_traits>
 
 #include "error.h"
 
@@ -58,6 +59,27 @@ const char* load(Driver& driver) {
   return nullptr;
 }
 
+// Failures of a kernel or of the device itself, after which every call in the context fails.
+bool loses_device(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 const CudaMachine& cuda_machine() {
@@ -82,7 +104,8 @@ std::string describe_result(const char* call, CUresult result) {
     return std::string(call) + ": CUDA error " + std::to_string(static_cast<int>(result));
   }
   (void)driver().cuGetErrorString(result, &text);
-  return std::string(call) + ": " + name + (text != nullptr ? ": " + std::string(text) : std::string());
+  return std::string(call) + ": " + name + (text != nullptr ? ": " + std::string(text) : std::string()) +
+         (loses_device(result) ? "; earlier work failed, and the device is lost to this process: start a new one" : "");
 }
 
 int32_t status_of(const char* call, CUresult result) noexcept {
