@@ -40,14 +40,16 @@ Row = dict[str, Any]
 
 
 def train(allocator: str, steps: int) -> Row:
-    """One run in this process; the figures of its memory."""
+    """One run in this process, begun by a line on standard input; the figures of its memory."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    sys.stdin.readline()
     if allocator == "blualloc":
         import blualloc.torch
 
         blualloc.torch.install()
-    import torch
-    from torch import nn
-    from torch.nn import functional
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -141,26 +143,35 @@ def train(allocator: str, steps: int) -> Row:
     }
 
 
-def run_process(allocator: str, steps: int, settings: str = "") -> Row:
-    """`train` in a process of its own."""
+def start_process(allocator: str, steps: int, settings: str = "") -> subprocess.Popen[str]:
+    """A process that runs `train` once it is told to."""
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
     if settings:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = settings
     command = [sys.executable, __file__, "--worker", allocator, "--steps", str(steps)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{allocator} {settings}: {done.stderr[-2000:]}")
-    result: Row = json.loads(done.stdout.splitlines()[-1])
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> Row:
+    """Let it run, and return what it found."""
+    printed, errors = process.communicate("go\n")
+    if process.returncode != 0:
+        sys.exit(errors[-2000:])
+    result: Row = json.loads(printed.splitlines()[-1])
     return result
 
 
 def compare(steps: int, commit: str | None) -> list[Row]:
     """Rows in the form that the documentation's tables are made from."""
-    ours = run_process("blualloc", steps)
+    # All import PyTorch at the same time; they run one after another.
+    process = start_process("blualloc", steps)
+    processes = {name: start_process("torch", steps, settings) for name, settings in PEERS.items()}
+    ours = finish(process)
     where = describe_run(ours, commit)
     rows = []
-    for name, settings in PEERS.items():
-        theirs = run_process("torch", steps, settings)
+    for name, other_process in processes.items():
+        theirs = finish(other_process)
         if theirs["losses"] != ours["losses"]:
             print(f"note: the losses of {name} differ in bits", file=sys.stderr)
         for work, better, figure in (

@@ -25,7 +25,8 @@ class FakeDevice:
     """A device for pools and their judges.
 
     Set `memory_bytes` for one that runs out, `events_done` for one whose events are complete when asked, `is_whole` for
-    one that gives memory in whole reservations only.
+    one that gives memory in whole reservations only, `has_pieces` for one that unmaps the larger parts of a large map
+    only whole.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class FakeDevice:
         granularity: int = 1 << 16,
         min_alignment: int = 256,
         is_whole: bool = False,
+        has_pieces: bool = False,
     ) -> None:
         self.memory_bytes = memory_bytes
         self.mapped: dict[int, int] = {}  # granule -> 1
         self.granularity = granularity
         self.is_whole = is_whole
+        self.pieces: dict[int, int] = {}  # granule -> first granule of the piece it belongs to
         self.reservations: dict[int, int] = {}
         self.next_base = 1 << 44
         self.events: dict[int, Clock] = {}
@@ -67,6 +70,7 @@ class FakeDevice:
                 memory=_native.MEMORY(self._guarded(self._memory)),
                 destroy_event=_native.ON_EVENT(self._guarded(self._destroy)),
                 **({} if is_whole else mapping),
+                **({"piece": _native.PIECE(self._guarded(self._piece))} if has_pieces else {}),
             )
         )
 
@@ -118,6 +122,7 @@ class FakeDevice:
         assert self.reservations.pop(address) == size
         first, last = address // self.granularity, (address + size) // self.granularity
         self.mapped = {granule: 1 for granule in self.mapped if not first <= granule < last}
+        self.pieces = {granule: piece for granule, piece in self.pieces.items() if granule in self.mapped}
         return OK
 
     def _map(self, address: int, size: int) -> int:
@@ -126,11 +131,24 @@ class FakeDevice:
         if self.mapped_bytes + size > self.memory_bytes:
             return OUT_OF_MEMORY
         self.mapped.update(dict.fromkeys(granules, 1))
+        share = max(1, len(granules) // 8)
+        self.pieces.update({granule: granules[i // share * share] for i, granule in enumerate(granules)})
         return OK
 
     def _unmap(self, address: int, size: int) -> int:
-        for granule in self._granules(address, size):
-            del self.mapped[granule]
+        granules = self._granules(address, size)
+        if self.table.piece:
+            firsts = {self.pieces[granule] for granule in granules}
+            whole = {granule for granule, first in self.pieces.items() if first in firsts}
+            assert whole == set(granules), "a piece can only be unmapped whole"
+        for granule in granules:
+            del self.mapped[granule], self.pieces[granule]
+        return OK
+
+    def _piece(self, address: int, start: Any, size: Any) -> int:
+        first = self.pieces[address // self.granularity]
+        start[0] = first * self.granularity
+        size[0] = sum(other == first for other in self.pieces.values()) * self.granularity
         return OK
 
     def _memory(self, free: Any, total: Any) -> int:

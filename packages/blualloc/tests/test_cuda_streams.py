@@ -88,7 +88,7 @@ def test_no_block_is_reused_before_its_users_are_done(scratch: Scratch, seed: in
     native = super(CudaPool, pool)  # with handles of streams as they are
     live: list[Block] = []
     num_reused = 0
-    seen: set[int] = set()
+    former: list[tuple[int, int]] = []  # where blocks were that are freed
     for turn in range(1500):
         number = rng.randrange(NUM_STREAMS)
         stream = streams[number]
@@ -102,8 +102,7 @@ def test_no_block_is_reused_before_its_users_are_done(scratch: Scratch, seed: in
             except blualloc.OutOfMemoryError:
                 assert limit
                 continue
-            num_reused += address in seen
-            seen.add(address)
+            num_reused += any(first < address + size and address < last for first, last in former)
             assert all(address + size <= b.address or b.address + b.size <= address for b in live)
             block = Block(address, size, turn % 251, number)
             cuda().fill(address, size, block.value, stream)
@@ -121,6 +120,7 @@ def test_no_block_is_reused_before_its_users_are_done(scratch: Scratch, seed: in
             scratch.wait_a_while(by, rng.randrange(3))
             scratch.note(block, by)
             native.free(block.address, stream=streams[by])
+            former.append((block.address, block.address + block.size))
         elif action == "trim":
             native.empty_cache()
     scratch.check()

@@ -234,13 +234,13 @@ CALLS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 300 * KIB), st
 
 
 @settings(max_examples=200, deadline=None)
-@given(calls=CALLS, limited=st.booleans(), shuffled=st.booleans(), whole=st.booleans())
+@given(calls=CALLS, limited=st.booleans(), shuffled=st.booleans(), kind=st.sampled_from(["", "is_whole", "has_pieces"]))
 def test_memory_is_never_reused_before_its_users_are_done(
-    calls: list[Call], limited: bool, shuffled: bool, whole: bool
+    calls: list[Call], limited: bool, shuffled: bool, kind: str
 ) -> None:
     """Random lifetimes and streams: live blocks never overlap, reuse is always ordered, nothing leaks."""
     options = {"limit_bytes": MIB if limited else 0, "growth_bytes": 64 * KIB, "shuffle_seed": int(shuffled)}
-    with FakePool(is_whole=whole, **options) as pool:
+    with FakePool(**({kind: True} if kind else {}), **options) as pool:
         run(pool, calls)
     device = pool.device
     assert device.mapped == device.reservations == device.events == {}
@@ -259,5 +259,5 @@ def test_long_random_runs(seed: int) -> None:
             yield kind, number, rng.randrange(3)
 
     options = {"limit_bytes": rng.choice([0, 2 * MIB]), "growth_bytes": 256 * KIB, "shuffle_seed": seed % 2}
-    with FakePool(is_whole=seed % 3 == 2, **options) as pool:
+    with FakePool(is_whole=seed % 3 == 2, has_pieces=seed % 3 == 1, **options) as pool:
         run(pool, calls(), check_every=40)

@@ -38,8 +38,10 @@ class Variant:
 class FakePool(Pool):
     """A pool of a fake device of its own."""
 
-    def __init__(self, *, memory_bytes: int = 1 << 40, is_whole: bool = False, **options: int) -> None:
-        self.device = FakeDevice(memory_bytes=memory_bytes, is_whole=is_whole)
+    def __init__(
+        self, *, memory_bytes: int = 1 << 40, is_whole: bool = False, has_pieces: bool = False, **options: int
+    ) -> None:
+        self.device = FakeDevice(memory_bytes=memory_bytes, is_whole=is_whole, has_pieces=has_pieces)
         super().__init__(device_table=self.device.address, **options)  # type: ignore[arg-type]
 
 
@@ -130,6 +132,14 @@ VARIANTS = [
         is_asynchronous=True,
         is_whole=True,
         granularity=2 * MIB,
+    ),
+    Variant(
+        "pieces",
+        lambda **o: FakePool(**{"has_pieces": True, **o}),
+        alignment=256,
+        is_host=False,
+        is_asynchronous=True,
+        granularity=2 * MIB,  # an eighth of the largest map of these tests
     ),
     _cuda_variant("virtual"),
     _cuda_variant("virtual", is_shuffled=True),

@@ -92,6 +92,9 @@ typedef struct blualloc_device_ops {
   int32_t (*destroy_event)(void* ctx, void* event);
   /* What the device has, whoever holds it; for messages. NULL when it cannot be told. Since ABI 1.1. */
   int32_t (*memory)(void* ctx, uint64_t* free_bytes, uint64_t* total_bytes);
+  /* The piece of memory around a mapped address that can only be unmapped whole. NULL: any granule can be unmapped by
+   * itself. Since ABI 1.1. */
+  int32_t (*piece)(void* ctx, void* address, void** start, uint64_t* bytes);
 } blualloc_device_ops;
 
 /* The built-in host device: mmap-ed anonymous memory, given back with munmap semantics. All pools together map no more

@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "device/cuda_driver.h"
 
@@ -15,19 +14,17 @@ namespace blualloc {
 
 // The `ctx` of the callbacks. Never destroyed: pools may be closed after static objects are gone.
 struct CudaDevice {
-  struct Reservation {
-    uint64_t bytes = 0;
-    std::vector<bool> is_mapped;  // one per granule
-  };
+  // The physical allocations behind a virtual segment: start and size of each.
+  using Pieces = std::map<CUdeviceptr, uint64_t>;
 
   std::string name;
   int32_t index = 0;
   CUdevice handle = 0;
   CUcontext context = nullptr;  // the primary one, which the runtime and every library use
   uint64_t granularity = 0;
-  CUmemAllocationProp properties{};               // of virtual segments
-  std::mutex mutex;                               // of reservations
-  std::map<uintptr_t, Reservation> reservations;  // virtual segments, by address
+  CUmemAllocationProp properties{};  // of virtual segments
+  std::mutex mutex;                  // of pieces
+  Pieces pieces;                     // of all virtual segments
 };
 
 // The five event callbacks; `ctx` is a CudaDevice.

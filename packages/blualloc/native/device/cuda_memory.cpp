@@ -1,15 +1,23 @@
 // Memory of a CUDA device, taken in one of two ways.
 //
-// Virtual segments: address space from cuMemAddressReserve; each granule (2 MiB) gets a physical allocation of its own,
-// because a mapping can only be undone whole and the pool gives back any granule. The handle is released as soon as it is
-// mapped: the mapping keeps the memory, unmapping frees it. Access is set once for the whole range.
+// Virtual segments: address space from cuMemAddressReserve, and behind it physical allocations (pieces), because a mapping
+// can only be undone whole and the pool gives parts back. A piece costs 75 microseconds to map, whatever its size (H200), so
+// a large map gets larger ones: at most a 32nd of it, from one granule (2 MiB) to 64 MiB. A handle is released as soon as it
+// is mapped: the mapping keeps the memory, unmapping frees it. Access is set once for the whole range.
 //
 // Whole segments: cuMemAlloc (what cudaMalloc calls), for drivers and devices without virtual memory management.
+#include <algorithm>
+#include <bit>
+
 #include "device/cuda_device.h"
 #include "error.h"
+#include "units.h"
 
 namespace blualloc {
 namespace {
+
+constexpr uint64_t kPieceShare = 32;
+constexpr uint64_t kMaxPieceBytes = 64ull << 20;
 
 CudaDevice& device_of(void* ctx) { return *static_cast<CudaDevice*>(ctx); }
 
@@ -18,53 +26,40 @@ CUdeviceptr to_device(void* address) { return reinterpret_cast<CUdeviceptr>(addr
 // ---- virtual segments -----------------------------------------------------------------------------------------------
 
 int32_t virtual_reserve(void* ctx, uint64_t bytes, void** address) {
-  CudaDevice& device = device_of(ctx);
+  const CudaDevice& device = device_of(ctx);
   const CurrentContext current(device.context);
   CUdeviceptr base = 0;
   if (driver().cuMemAddressReserve(&base, bytes, device.granularity, 0, 0) != CUDA_SUCCESS) {
-    return BLUALLOC_OUT_OF_MEMORY;
-  }
-  try {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    device.reservations[base] = {bytes, std::vector<bool>(bytes / device.granularity)};
-  } catch (...) {  // no room for the bookkeeping
-    (void)driver().cuMemAddressFree(base, bytes);
     return BLUALLOC_OUT_OF_MEMORY;
   }
   *address = reinterpret_cast<void*>(base);
   return BLUALLOC_OK;
 }
 
-// Notes which granules of the reservation around the range have memory.
-void note_mapped(CudaDevice& device, CUdeviceptr start, uint64_t bytes, bool is_mapped) {
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  const auto next = device.reservations.upper_bound(start);
-  if (next == device.reservations.begin()) {
-    return;
-  }
-  auto& [base, reservation] = *std::prev(next);
-  const uint64_t first = (start - base) / device.granularity;
-  for (uint64_t i = 0; i < bytes / device.granularity && first + i < reservation.is_mapped.size(); ++i) {
-    reservation.is_mapped[first + i] = is_mapped;
-  }
-}
-
-CUresult map_granule(const CudaDevice& device, CUdeviceptr address) {
+CUresult map_piece(const CudaDevice& device, CUdeviceptr address, uint64_t bytes) {
   CUmemGenericAllocationHandle memory = 0;
-  CUresult result = driver().cuMemCreate(&memory, device.granularity, &device.properties, 0);
+  CUresult result = driver().cuMemCreate(&memory, bytes, &device.properties, 0);
   if (result == CUDA_SUCCESS) {
-    result = driver().cuMemMap(address, device.granularity, 0, memory, 0);
+    result = driver().cuMemMap(address, bytes, 0, memory, 0);
     (void)driver().cuMemRelease(memory);
   }
   return result;
 }
 
-CUresult map_range(const CudaDevice& device, CUdeviceptr start, uint64_t bytes) {
+// Adds what was mapped to `pieces`; maps nothing when it fails.
+CUresult map_range(const CudaDevice& device, CUdeviceptr start, uint64_t bytes, CudaDevice::Pieces& pieces) {
+  const uint64_t share = std::bit_floor(std::clamp(bytes / kPieceShare, device.granularity, kMaxPieceBytes));
   uint64_t done = 0;
   CUresult result = CUDA_SUCCESS;
   while (done < bytes && result == CUDA_SUCCESS) {
-    result = map_granule(device, start + done);
-    done += result == CUDA_SUCCESS ? device.granularity : 0;
+    // Large pieces begin at multiples of their size, so that the driver can use its largest pages.
+    const uint64_t to_boundary = round_up(start + done + 1, share) - (start + done);
+    const uint64_t size = std::min(to_boundary, bytes - done);
+    result = map_piece(device, start + done, size);
+    if (result == CUDA_SUCCESS) {
+      pieces[start + done] = size;
+      done += size;
+    }
   }
   if (result == CUDA_SUCCESS) {
     CUmemAccessDesc access{};
@@ -81,9 +76,11 @@ CUresult map_range(const CudaDevice& device, CUdeviceptr start, uint64_t bytes) 
 int32_t virtual_map(void* ctx, void* address, uint64_t bytes) {
   CudaDevice& device = device_of(ctx);
   const CurrentContext current(device.context);
-  const CUresult result = map_range(device, to_device(address), bytes);
+  CudaDevice::Pieces pieces;
+  const CUresult result = map_range(device, to_device(address), bytes, pieces);
   if (result == CUDA_SUCCESS) {
-    note_mapped(device, to_device(address), bytes, true);
+    const std::lock_guard<std::mutex> lock(device.mutex);
+    device.pieces.merge(pieces);
   }
   return status_of("cuMemMap", result);
 }
@@ -91,11 +88,26 @@ int32_t virtual_map(void* ctx, void* address, uint64_t bytes) {
 int32_t virtual_unmap(void* ctx, void* address, uint64_t bytes) {
   CudaDevice& device = device_of(ctx);
   const CurrentContext current(device.context);
-  const CUresult result = driver().cuMemUnmap(to_device(address), bytes);
+  const CUdeviceptr start = to_device(address);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  const CUresult result = driver().cuMemUnmap(start, bytes);
   if (result == CUDA_SUCCESS) {
-    note_mapped(device, to_device(address), bytes, false);
+    device.pieces.erase(device.pieces.lower_bound(start), device.pieces.lower_bound(start + bytes));
   }
   return status_of("cuMemUnmap", result);
+}
+
+int32_t virtual_piece(void* ctx, void* address, void** start, uint64_t* bytes) {
+  CudaDevice& device = device_of(ctx);
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  const auto next = device.pieces.upper_bound(to_device(address));
+  if (next == device.pieces.begin()) {
+    return BLUALLOC_INVALID_VALUE;
+  }
+  const auto& [begin, size] = *std::prev(next);
+  *start = reinterpret_cast<void*>(begin);
+  *bytes = size;
+  return BLUALLOC_OK;
 }
 
 // What is still mapped goes with the reservation.
@@ -103,29 +115,14 @@ int32_t virtual_release(void* ctx, void* address, uint64_t bytes) {
   CudaDevice& device = device_of(ctx);
   const CurrentContext current(device.context);
   const CUdeviceptr base = to_device(address);
-  std::vector<bool> is_mapped;
-  {
-    const std::lock_guard<std::mutex> lock(device.mutex);
-    const auto found = device.reservations.find(base);
-    if (found == device.reservations.end()) {
-      return BLUALLOC_INVALID_VALUE;
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  auto piece = device.pieces.lower_bound(base);
+  while (piece != device.pieces.end() && piece->first < base + bytes) {
+    const CUresult result = driver().cuMemUnmap(piece->first, piece->second);
+    if (result != CUDA_SUCCESS) {
+      return status_of("cuMemUnmap", result);
     }
-    is_mapped.swap(found->second.is_mapped);
-    device.reservations.erase(found);
-  }
-  for (uint64_t first = 0; first < is_mapped.size(); ++first) {
-    uint64_t end = first;
-    while (end < is_mapped.size() && is_mapped[end]) {
-      ++end;
-    }
-    if (end > first) {
-      const CUresult result =
-          driver().cuMemUnmap(base + first * device.granularity, (end - first) * device.granularity);
-      if (result != CUDA_SUCCESS) {
-        return status_of("cuMemUnmap", result);
-      }
-      first = end;
-    }
+    piece = device.pieces.erase(piece);
   }
   return status_of("cuMemAddressFree", driver().cuMemAddressFree(base, bytes));
 }
@@ -166,6 +163,7 @@ void add_virtual_callbacks(blualloc_device_ops& ops) {
   ops.memory = device_memory;
   ops.map = virtual_map;
   ops.unmap = virtual_unmap;
+  ops.piece = virtual_piece;
 }
 
 void add_whole_callbacks(blualloc_device_ops& ops) {
@@ -202,7 +200,8 @@ CUresult try_virtual_segments(CudaDevice& device) {
   if (result != CUDA_SUCCESS) {
     return result;
   }
-  result = map_range(device, base, unit);
+  CudaDevice::Pieces pieces;
+  result = map_range(device, base, unit, pieces);
   if (result == CUDA_SUCCESS) {
     result = driver().cuMemUnmap(base, unit);
   }

@@ -67,6 +67,21 @@ bool Device::memory(uint64_t& free_bytes, uint64_t& total_bytes) const {
   return ops_.memory != nullptr && ops_.memory(ops_.ctx, &free_bytes, &total_bytes) == BLUALLOC_OK;
 }
 
+void Device::shrink_to_pieces(char*& address, uint64_t& bytes) const {
+  if (ops_.piece == nullptr || bytes == 0) {
+    return;
+  }
+  char* const end = address + bytes;
+  void* start = nullptr;
+  uint64_t size = 0;
+  check(ops_.piece(ops_.ctx, address, &start, &size), "piece");
+  char* const first = start == address ? address : static_cast<char*>(start) + size;
+  check(ops_.piece(ops_.ctx, end - 1, &start, &size), "piece");
+  char* const last = static_cast<char*>(start) + size == end ? end : static_cast<char*>(start);
+  address = first;
+  bytes = last > first ? static_cast<uint64_t>(last - first) : 0;
+}
+
 void* Device::record_event(void* stream) {
   void* event = nullptr;
   check(ops_.record_event(ops_.ctx, stream, &event), "record_event");

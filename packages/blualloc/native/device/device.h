@@ -28,6 +28,8 @@ class Device {
   // False when the device is out of memory; other failures throw.
   bool map(void* address, uint64_t bytes);
   void unmap(void* address, uint64_t bytes);
+  // The largest part of a mapped range that can be unmapped; its size may become 0.
+  void shrink_to_pieces(char*& address, uint64_t& bytes) const;
 
   // False when the device cannot tell.
   bool memory(uint64_t& free_bytes, uint64_t& total_bytes) const;

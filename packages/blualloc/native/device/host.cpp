@@ -178,6 +178,7 @@ constexpr blualloc_device_ops kHostDevice = {
     nullptr,
     nullptr,
     host_memory,
+    nullptr,
 };
 
 }  // namespace

@@ -272,7 +272,7 @@ void blualloc_pool::release_segment(Block* block, EventCollector& events) {
   segments_.remove_if([&](const Segment& other) { return &other == segment; });
 }
 
-// Unmaps the whole granules of a free block; what is left at its ends stays free.
+// Unmaps what can be unmapped inside a free block; what is left at its ends stays free.
 void blualloc_pool::unmap_inside(Block* block, EventCollector& events) {
   if (device_.has_whole_segments()) {
     if (block->bytes == block->segment->bytes) {
@@ -282,12 +282,20 @@ void blualloc_pool::unmap_inside(Block* block, EventCollector& events) {
   }
   const uint64_t unit = device_.granularity();
   const uint64_t offset = block->offset();
-  const uint64_t start = blualloc::round_up(offset, unit);
-  const uint64_t end = blualloc::round_down(offset + block->bytes, unit);
+  uint64_t start = blualloc::round_up(offset, unit);
+  uint64_t end = blualloc::round_down(offset + block->bytes, unit);
   if (end <= start) {
     return;
   }
-  device_.unmap(block->segment->base + start, end - start);
+  char* address = block->segment->base + start;
+  uint64_t bytes = end - start;
+  device_.shrink_to_pieces(address, bytes);
+  if (bytes == 0) {
+    return;
+  }
+  start = static_cast<uint64_t>(address - block->segment->base);
+  end = start + bytes;
+  device_.unmap(address, bytes);
   remove_free(block);
   Block* hole = block;
   if (start > offset) {

@@ -227,6 +227,7 @@ RECORD_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, POINTER(c_void_p))
 WAIT_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, c_void_p)
 QUERY_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, POINTER(c_int32))
 MEMORY = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(c_uint64), POINTER(c_uint64))
+PIECE = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_uint64))
 ON_EVENT = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p)
 
 
@@ -250,6 +251,7 @@ class DeviceOps(ctypes.Structure):
         ("synchronize_event", ON_EVENT),
         ("destroy_event", ON_EVENT),
         ("memory", MEMORY),
+        ("piece", PIECE),
     )
 
 
