@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import blutensor as bt
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "overhead.py"
 
 
@@ -44,3 +46,16 @@ def test_median(overhead: Any) -> None:
     calls = []
     assert overhead.microseconds(lambda: calls.append(1), 5, 3) >= 0
     assert len(calls) == 16  # one to warm up, three rounds of five
+
+
+@pytest.mark.skipif(bt.cuda.is_available(), reason="there is a GPU here")
+def test_the_benchmark_of_a_gpu_says_why_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        import overhead_cuda
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+    with pytest.raises(SystemExit) as stopped:
+        overhead_cuda.main([])
+    assert stopped.value.code == 2
+    assert "no GPU: " in capsys.readouterr().err

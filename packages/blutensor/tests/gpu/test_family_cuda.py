@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -193,3 +194,16 @@ def test_decoding_with_the_position_on_the_device() -> None:
         expected[: k + 1] = rows[: k + 1].sum(axis=(1, 2, 3))
         np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
     assert bits(cache) == rows.transpose(1, 2, 0, 3).reshape(1, length, channels).tobytes()
+
+
+def test_the_benchmark_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it computes, on a small model, not how long it takes."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import overhead_cuda
+
+    measured = overhead_cuda.microseconds
+    monkeypatch.setattr(overhead_cuda, "microseconds", lambda call, calls, wait, rounds=1: measured(call, 3, wait, 1))
+    out = tmp_path / "overhead.json"
+    rows = overhead_cuda.main(["--layers", "1", "--channels", "64", "--out", str(out)])
+    assert {r["work"] for r in rows} >= {"cuda.captured.step.host.us", "cuda.captured.one_operator.us"}
+    assert all(r["ours"] > 0 for r in rows)
