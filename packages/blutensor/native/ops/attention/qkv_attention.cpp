@@ -63,14 +63,6 @@ std::vector<TensorSpec> infer_forward(const OpCall& call) {
           {attention_stat_dtype(qkv.dtype()), statistics_shape(qkv.shape(), num_heads(call.attrs)), {}, false}};
 }
 
-void launch_forward(const Launch& launch) {
-  const int64_t heads = num_heads(launch.attrs);
-  const View& qkv = launch.inputs[0];
-  const std::array inputs = {heads_view(qkv, heads, 0, 3), heads_view(qkv, heads, 1, 3), heads_view(qkv, heads, 2, 3)};
-  const std::array outputs = {heads_view(launch.outputs[0], heads, 0, 1), launch.outputs[1]};
-  launch_attention_forward({inputs, outputs, launch.attrs});
-}
-
 Tensors gradient(GradContext& ctx) {
   static const OpRef backward{"qkv_attention_backward"}, full{"full"};
   Tensor grad = ctx.grad_output(0);
@@ -121,7 +113,23 @@ size_t workspace_backward(const Launch& launch) {
   return static_cast<size_t>(launch.inputs[3].numel()) * dtype_size(launch.inputs[3].dtype);
 }
 
-void launch_backward(const Launch& launch) {
+// The same launch on other operands.
+Launch with_operands(const Launch& launch, std::span<const View> inputs, std::span<const View> outputs) {
+  return {inputs,        outputs,       launch.attrs, launch.list_length, launch.workspace, launch.workspace_bytes,
+          launch.stream, launch.device, launch.math};
+}
+
+}  // namespace
+
+void launch_qkv_attention(const Launch& launch, void (*attention)(const Launch&)) {
+  const int64_t heads = num_heads(launch.attrs);
+  const View& qkv = launch.inputs[0];
+  const std::array inputs = {heads_view(qkv, heads, 0, 3), heads_view(qkv, heads, 1, 3), heads_view(qkv, heads, 2, 3)};
+  const std::array outputs = {heads_view(launch.outputs[0], heads, 0, 1), launch.outputs[1]};
+  attention(with_operands(launch, inputs, outputs));
+}
+
+void launch_qkv_attention_backward(const Launch& launch, void (*attention)(const Launch&)) {
   const int64_t heads = num_heads(launch.attrs);
   const View &qkv = launch.inputs[1], &grad_qkv = launch.outputs[0];
   const std::array inputs = {heads_view(launch.inputs[0], heads, 0, 1),
@@ -133,10 +141,8 @@ void launch_backward(const Launch& launch) {
                              launch.inputs[4]};
   const std::array outputs = {heads_view(grad_qkv, heads, 0, 3), heads_view(grad_qkv, heads, 1, 3),
                               heads_view(grad_qkv, heads, 2, 3)};
-  launch_attention_backward({inputs, outputs, launch.attrs, 0, launch.workspace, launch.workspace_bytes});
+  attention(with_operands(launch, inputs, outputs));
 }
-
-}  // namespace
 
 void register_qkv_attention(OperatorRegistry& registry);
 
@@ -159,7 +165,7 @@ void register_qkv_attention(OperatorRegistry& registry) {
     op.num_outputs = 2;
     op.output_names = {"output", "logsumexp"};
     op.infer = infer_forward;
-    op.launch_cpu = launch_forward;
+    op.launch_cpu = [](const Launch& launch) { launch_qkv_attention(launch, launch_attention_forward); };
     op.gradient = gradient;
     op.save_inputs = 0b1;
     op.save_outputs = 0b11;
@@ -184,7 +190,7 @@ void register_qkv_attention(OperatorRegistry& registry) {
     op.output_names = {"grad_qkv"};
     op.infer = infer_backward;
     op.workspace = workspace_backward;
-    op.launch_cpu = launch_backward;
+    op.launch_cpu = [](const Launch& launch) { launch_qkv_attention_backward(launch, launch_attention_backward); };
     op.is_public = false;
     registry.add(std::move(op));
   }

@@ -15,7 +15,8 @@ enum class ReportCode : uint32_t {
   embedding_id,
   cross_entropy_target,
   linear_cross_entropy_target,
-  index_write_position
+  index_write_position,
+  attention_decode_position,
 };
 
 struct alignas(16) Report {
