@@ -15,6 +15,7 @@ EpilogueParams make_epilogue(const CudaProblem& p) {
   e.m = p.m, e.n = p.n;
   e.flags = p.epilogue;
   e.alpha = p.alpha, e.beta = p.beta;
+  e.alpha32 = static_cast<float>(p.alpha), e.beta32 = static_cast<float>(p.beta);
   e.c = reference(p.c);
   if (p.epilogue &
       (BLUBLAS_EPILOGUE_STORE_PREACTIVATION | BLUBLAS_EPILOGUE_GELU_TANH_GRADIENT | BLUBLAS_EPILOGUE_GELU_ERF_GRADIENT))
@@ -25,6 +26,8 @@ EpilogueParams make_epilogue(const CudaProblem& p) {
     e.bias_dtype = p.bias.dtype;
     e.bias_batch_stride = p.bias.batch_stride;
   }
+  e.vectors =
+      e.c.vectors && (e.aux.data == nullptr || e.aux.vectors) && (e.residual.data == nullptr || e.residual.vectors);
   return e;
 }
 
@@ -32,6 +35,7 @@ EpilogueParams store_only(const CudaProblem& p, char* target, int64_t row_stride
   EpilogueParams e;
   e.m = p.m, e.n = p.n;
   e.c = {target, row_stride, 1, batch_stride, p.compute, true};
+  e.vectors = true;
   return e;
 }
 

@@ -20,6 +20,8 @@ struct EpilogueParams {
   int32_t flags = 0;
   int32_t bias_dtype = 0;
   double alpha = 1, beta = 0;
+  float alpha32 = 1, beta32 = 0;
+  bool vectors = false;  // of every matrix that is read or written
   MatrixRef c, aux, residual;
   const char* bias = nullptr;
   int64_t bias_batch_stride = 0;

@@ -28,7 +28,6 @@ std::span<const CudaConfig> bfloat16_configs() {
   static const std::array table = {
       config<MmaShape<uint16_t, 128, 128, 64, 64, 64, 3, 2>>("bf16_128x128x64_3"),
       config<MmaShape<uint16_t, 128, 256, 64, 64, 64, 4, 1>>("bf16_128x256x64_4"),
-      config<MmaShape<uint16_t, 128, 256, 32, 64, 64, 4, 1>>("bf16_128x256x32_4"),
       config<MmaShape<uint16_t, 64, 64, 64, 32, 32, 3, 2>>("bf16_64x64x64_3"),
   };
   return table;

@@ -39,7 +39,7 @@ __device__ void load_tile(const MatrixRef& x, int64_t batch, int64_t outer_strid
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) gemm_general(const __grid_constant__ GeneralParams p) {
+__global__ void __launch_bounds__(kThreads, 2) gemm_general(const __grid_constant__ GeneralParams p) {
   __shared__ T a[kBlockK][kTile + kPad], b[kBlockK][kTile + kPad];
   const int64_t tile_m = blockIdx.x / p.tiles_n, tile_n = blockIdx.x % p.tiles_n;
   const int64_t first_m = tile_m * kTile, first_n = tile_n * kTile;
@@ -61,10 +61,11 @@ __global__ void __launch_bounds__(kThreads) gemm_general(const __grid_constant__
   }
   const EpilogueParams& e = p.epilogue;
   const int64_t at = first_n + column;
-  const int count = static_cast<int>(min(static_cast<int64_t>(4), p.n - at));
+  const int count = static_cast<int>(max(min(static_cast<int64_t>(4), p.n - at), static_cast<int64_t>(0)));
   T bias[4], column_sum[4] = {};
   load_bias(e, z, at, count, bias);
-  finish_quads<4>(e, z, first_m + row, 16, at, count, bias, sums, column_sum);
+  const int num_rows = count == 0 ? 0 : static_cast<int>(min((p.m - first_m - row + 15) / 16, static_cast<int64_t>(4)));
+  finish_quads<4>(e, QuadPlaces<AnyQuads>(e, z, first_m + row, 16, at, count), 0, num_rows, bias, sums, column_sum);
   if (e.partials == nullptr) return;
   // The threads' sums in order of their rows.
 #pragma unroll

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   const int64_t tile_m = blockIdx.x / tiles_n, tile_n = blockIdx.x % tiles_n, batch = blockIdx.z;
   const int own_row = static_cast<int>(threadIdx.x) / 16, own_column = static_cast<int>(threadIdx.x) % 16 * 4;
   const int64_t row = tile_m * kFinishRows + own_row, column = tile_n * kFinishColumns + own_column;
-  const int count = static_cast<int>(min(static_cast<int64_t>(4), e.n - column));
+  const int count = static_cast<int>(max(min(static_cast<int64_t>(4), e.n - column), static_cast<int64_t>(0)));
   T v[4][4] = {}, bias[4], column_sum[4] = {};
   const T* source = parts + batch * splits * e.m * row_stride;
   if (count > 0)
@@ -39,7 +39,16 @@ __global__ void __launch_bounds__(kFinishThreads)
           }
         }
   load_bias(e, batch, column, count, bias);
-  finish_quads<4>(e, batch, row, 8, column, count, bias, v, column_sum);
+  const int num_rows = count == 0 ? 0 : static_cast<int>(min((e.m - row + 7) / 8, static_cast<int64_t>(4)));
+  const auto finish = [&](auto&& places) { finish_quads<4>(e, places, 0, num_rows, bias, v, column_sum); };
+  if constexpr (sizeof(T) == 4) {
+    if (e.vectors && num_rows == 4 && count == 4)
+      finish(QuadPlaces<VectorQuads>(e, batch, row, 8, column, count));
+    else
+      finish(QuadPlaces<AnyQuads>(e, batch, row, 8, column, count));
+  } else {
+    finish(QuadPlaces<AnyQuads>(e, batch, row, 8, column, count));
+  }
   if (e.partials == nullptr) return;
 #pragma unroll
   for (int j = 0; j < 4; ++j) shared[own_row][own_column + j] = column_sum[j];

@@ -33,8 +33,9 @@ struct SimtPlain {
   }
 };
 
-template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_>
+template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_, int kUnroll_ = 2>
 struct SimtShape {
+  static constexpr int kUnroll = kUnroll_;  // groups of four k in the loop's body
   static constexpr int kBlockM = kBlockM_, kBlockN = kBlockN_, kWarpM = kWarpM_, kWarpN = kWarpN_, kStages = kStages_;
   static constexpr int kBlockK = 16, kBlocks = kBlocks_;  // blocks of a multiprocessor, for the registers
   static constexpr int kWarpsM = kBlockM / kWarpM, kWarpsN = kBlockN / kWarpN, kThreads = 32 * kWarpsM * kWarpsN;
@@ -81,7 +82,8 @@ struct SimtOperand {
 template <typename Shape, bool kKMajorA, bool kKMajorB>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt(const __grid_constant__ GemmParams p) {
   constexpr int kThreadM = Shape::kWarpM / 4, kThreadN = Shape::kWarpN / 8, kStages = Shape::kStages,
-                kBlockK = Shape::kBlockK, kGroupsM = kThreadM / 4, kGroupsN = kThreadN / 4, kGroupsK = kBlockK / 4;
+                kBlockK = Shape::kBlockK, kUnroll = Shape::kUnroll, kGroupsM = kThreadM / 4, kGroupsN = kThreadN / 4,
+                kGroupsK = kBlockK / 4;
   extern __shared__ __align__(1024) char shared[];
   const uint32_t shared_a = ptx::shared_address(shared), shared_b = shared_a + kStages * Shape::kBytesA;
   const TilePlace place = tile_place(p);
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
     if (block + kStages - 1 < num_blocks) fill(free_stage);
     ptx::commit_copies();
     const int next_stage = stage + 1 == kStages ? 0 : stage + 1;
-#pragma unroll
+#pragma unroll kUnroll
     for (int k_group = 0; k_group < kGroupsK; ++k_group) {
 #pragma unroll
       for (int group = 0; group < kGroupsM; ++group) {

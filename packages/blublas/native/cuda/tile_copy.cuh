@@ -21,7 +21,7 @@ class TileCopy {
   // data: first element of the matrix (of this batch); lines and elements outside [0, num_lines) x [0, num_inner) are
   // zeros. (line, inner): the tile's first element.
   __device__ TileCopy(const T* data, int64_t stride, int num_lines, int num_inner, int line, int inner)
-      : stride_(stride * static_cast<int64_t>(sizeof(T))),
+      : step_(kStep * stride * static_cast<int64_t>(sizeof(T))),
         lines_left_(num_lines - line - static_cast<int>(threadIdx.x) / kChunks),
         bytes_left_((num_inner - inner) * static_cast<int>(sizeof(T)) - static_cast<int>(threadIdx.x) % kChunks * 16) {
     const int own_line = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
@@ -32,10 +32,13 @@ class TileCopy {
   __device__ __forceinline__ void copy(uint32_t target) const {
     const int own_line = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
     const int inner_bytes = min(max(bytes_left_, 0), 16);
+    const char* from = source_;
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i)
-      ptx::copy_16_async(target + Layout::offset(own_line + i * kStep, chunk), source_ + i * kStep * stride_,
+    for (int i = 0; i < kCopies; ++i) {
+      ptx::copy_16_async(target + Layout::offset(own_line + i * kStep, chunk), from,
                          i * kStep < lines_left_ ? inner_bytes : 0);
+      from += step_;
+    }
   }
 
   // To the next tile, along the lines or across them.
@@ -44,13 +47,13 @@ class TileCopy {
     bytes_left_ -= kInner * static_cast<int>(sizeof(T));
   }
   __device__ __forceinline__ void advance_lines() {
-    source_ += kOuter * stride_;
+    source_ += kCopies * step_;
     lines_left_ -= kOuter;
   }
 
  private:
   const char* source_;
-  int64_t stride_;
+  int64_t step_;                 // bytes between the lines of two chunks of a thread
   int lines_left_, bytes_left_;  // of this thread's chunks
 };
 

@@ -26,7 +26,11 @@ __device__ __forceinline__ void warp_finish(const EpilogueParams& e, const TileP
   constexpr int kLanes = kCols / 4, kPerPass = 32 / kLanes, kUnroll = 4, kSteps = kStageRows / (kPerPass * kUnroll);
   const int lane = static_cast<int>(threadIdx.x) % 32, own_row = lane / kLanes, own_column = lane % kLanes * 4;
   const int64_t at = column + own_column;
-  const int count = static_cast<int>(min(static_cast<int64_t>(4), e.n - at));
+  const int count = static_cast<int>(max(min(static_cast<int64_t>(4), e.n - at), static_cast<int64_t>(0)));
+  // Rows of this lane that exist.
+  const int num_rows =
+      count == 0 ? 0 : static_cast<int>(min((e.m - row - own_row + kPerPass - 1) / kPerPass, int64_t{1} << 20));
+  const bool inside = e.vectors && row + kRows <= e.m && column + kCols <= e.n;
   float bias[4], column_sum[4] = {};
   load_bias(e, z, at, count, bias);
 #pragma unroll
@@ -34,17 +38,23 @@ __device__ __forceinline__ void warp_finish(const EpilogueParams& e, const TileP
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) put(part * kSlices + slice, stage + slice * 16 * Stage::kStride);
     __syncwarp();
+    const auto finish = [&](auto&& places) {
 #pragma unroll 1
-    for (int step = 0; step < kSteps; ++step) {
-      float v[kUnroll][4];
-      const int first = step * kPerPass * kUnroll + own_row;
+      for (int step = 0; step < kSteps; ++step) {
+        float v[kUnroll][4];
+        const float* from = stage + (step * kUnroll * kPerPass + own_row) * Stage::kStride + own_column;
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        const float4 x = *reinterpret_cast<const float4*>(stage + (first + i * kPerPass) * Stage::kStride + own_column);
-        v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
+        for (int i = 0; i < kUnroll; ++i) {
+          const float4 x = *reinterpret_cast<const float4*>(from + i * kPerPass * Stage::kStride);
+          v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
+        }
+        finish_quads<kUnroll>(e, places, (part * kSteps + step) * kUnroll, num_rows, bias, v, column_sum);
       }
-      finish_quads<kUnroll>(e, z, row + part * kStageRows + first, kPerPass, at, count, bias, v, column_sum);
-    }
+    };
+    if (inside)
+      finish(QuadPlaces<VectorQuads>(e, z, row + own_row, kPerPass, at, count));
+    else
+      finish(QuadPlaces<AnyQuads>(e, z, row + own_row, kPerPass, at, count));
     __syncwarp();
   }
   if (e.partials != nullptr) {

@@ -187,7 +187,8 @@ def _view_dlpack(array: SupportsDLPack, name: str, stream: int | None) -> View:
 
 def data_pointer(array: SupportsDLPack, stream: int) -> int:
     """Address of a CUDA array's first element, of any dtype."""
-    tensor = _DLTensor.from_address(_capsule_pointer(array.__dlpack__(stream=stream), b"dltensor"))
+    capsule = array.__dlpack__(stream=stream)  # holds what the pointer points to
+    tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     return int(tensor.data or 0) + int(tensor.byte_offset)
 
 
