@@ -105,9 +105,11 @@ class TrainConfig:
     seed: int = 1337
     """Seed of initialisation, data order and dropout."""
     precision: str = "fp32"
-    """Number mode; this build has ``fp32``: IEEE float32 operands, accumulation and states."""
+    """Number mode. ``fp32``: IEEE float32 throughout. ``tf32`` (GPU): float32 tensors whose matrix products round their
+    operands to nearest tf32. ``bf16``: bfloat16 weights and activations, float32 accumulation, gradients, master
+    weights and moments."""
     device: str = "auto"
-    """``auto`` or ``cpu``."""
+    """``auto`` (the first GPU, or the CPU where there is none), ``cpu``, ``cuda`` or ``cuda:<index>``."""
     threads: int = 0
     """CPU threads; 0 takes all that the process may use."""
     memory_limit_gib: float = 0.0
@@ -122,9 +124,10 @@ class TrainConfig:
     """Every how many steps a checkpoint is written (and at the end); 0 only at the end."""
     keep_checkpoints: int = 3
     """How many of the newest checkpoints stay on disk; 0 keeps all."""
-    background_checkpoints: bool = False
-    """Whether checkpoints are written behind the training loop, from a copy of the state. Off by default: on a CPU the
-    writing takes the training's own cores, and the copy takes as much memory as the weights and moments."""
+    background_checkpoints: str = "auto"
+    """Whether checkpoints are written behind the training loop, from a copy of the state: ``on``, ``off`` or ``auto``,
+    which is ``on`` for a GPU. On a CPU the writing takes the training's own cores, and the copy takes as much memory as
+    the weights and moments."""
     sample_every: int = 500
     """Every how many steps text is generated into ``samples.txt`` (and at the end); 0 never."""
     sample_tokens: int = 200
@@ -136,7 +139,8 @@ class TrainConfig:
     max_skipped_steps: int = 10
     """After this many steps in a row with a non-finite loss or gradient the run stops."""
     peak_tflops: float = 0.0
-    """Peak TFLOP/s of the device, for model FLOP utilisation (MFU); 0 reports MFU as n/a."""
+    """Peak TFLOP/s of the device, for model FLOP utilisation (MFU). 0 takes what is known of the GPU in this number
+    mode, and reports MFU as n/a where nothing is."""
 
 
 @dataclass(frozen=True)

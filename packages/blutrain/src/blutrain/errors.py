@@ -71,5 +71,9 @@ class NotEnoughMemoryError(BlutrainError, MemoryError):
     """A run does not fit into memory; found before anything was allocated."""
 
 
+class DeviceError(BlutrainError, RuntimeError):
+    """A run asks for a device that is not there, or for a number mode that it does not have."""
+
+
 class NonFiniteError(BlutrainError, RuntimeError):
     """Too many steps in a row had a non-finite loss or gradient norm; the newest checkpoint is intact."""

@@ -22,19 +22,21 @@ def flops_per_token(model: ModelConfig) -> int:
     return 6 * num_parameters(model) + 6 * model.layers * model.context * model.channels
 
 
-def model_flop_utilisation(config: Config, tokens_per_second: float) -> float | None:
+def model_flop_utilisation(config: Config, tokens_per_second: float, known_tflops: float | None = None) -> float | None:
     """Share of the device's peak that the model's arithmetic reaches.
 
     Args:
         config: for the model and ``train.peak_tflops``.
         tokens_per_second: measured.
+        known_tflops: what is known of the device, for a ``train.peak_tflops`` of 0.
 
     Returns:
-        The share, or None ("n/a") when ``train.peak_tflops`` is 0.
+        The share, or None ("n/a") when the peak is neither given nor known.
     """
-    if config.train.peak_tflops <= 0:
+    peak = config.train.peak_tflops or known_tflops
+    if not peak:
         return None
-    return tokens_per_second * flops_per_token(config.model) / (config.train.peak_tflops * 1e12)
+    return tokens_per_second * flops_per_token(config.model) / (peak * 1e12)
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,17 @@ class MemoryEstimate:
     """Bytes of a training step at its peak."""
 
     parameters: int
-    """float32 weights."""
+    """Weights that the model computes with."""
     gradients: int
     """float32 gradients."""
     optimizer: int
-    """Two float32 moments."""
+    """Two float32 moments, and in ``bf16`` the float32 master weights."""
     activations: int
     """What forward keeps for backward, and the scratch of the head: the arena of the captured step."""
     snapshot: int = 0
     """Copy of weights and moments that a checkpoint is written from behind the loop."""
-    process: int = 60 * 2**20
-    """Interpreter and libraries."""
+    process: int = 0
+    """What a process takes besides."""
 
     @property
     def total(self) -> int:
@@ -70,27 +72,42 @@ class MemoryEstimate:
 
 
 _CHANNELS_PER_BLOCK = 10
-"""float32 values per token and channel that a block keeps for backward: queries, keys and values (3), the attention's
-result, two residual sums, the MLP's pre-activation (4). What LayerNorm gives is made anew."""
-_CHANNELS_OUTSIDE = 10
+"""Values per token and channel that a block keeps for backward: queries, keys and values (3), the attention's result,
+two residual sums, the MLP's pre-activation (4). What LayerNorm gives is made anew."""
 """The same outside the blocks, and the gradients that backward holds at once within one."""
 _HEAD_CHUNK_BYTES = 32 * 2**20
-"""Largest piece of the logits that the head holds."""
+"""Largest piece of the logits that the head holds on a CPU."""
+_HEAD_CHUNK_BYTES_CUDA = 384 * 2**20
+"""Likewise on a GPU."""
+_PROCESS_BYTES = 60 * 2**20
+"""Interpreter and libraries."""
+_CONTEXT_BYTES = 512 * 2**20
+"""What a process takes of a GPU before the first tensor: context, kernels, local memory."""
 
 
-def estimate_memory(config: Config) -> MemoryEstimate:
+def estimate_memory(config: Config, *, cuda: bool = False) -> MemoryEstimate:
     """Peak of a training step before anything is allocated. The part of the activations is within a fifth of the arena.
 
     Args:
         config: the run.
+        cuda: of a GPU's memory instead of the machine's.
 
     Returns:
         The parts in bytes.
     """
     model, tokens = config.model, config.train.micro_batch * config.model.context
-    states = 4 * num_parameters(model)
+    count, half = num_parameters(model), config.train.precision == "bf16"
+    element = 2 if half else 4
     per_token = model.channels * (_CHANNELS_PER_BLOCK * model.layers + _CHANNELS_OUTSIDE)
     rows = model.padded_vocab_size
-    head = 4 * rows * model.channels + min(4 * rows * tokens, _HEAD_CHUNK_BYTES)
-    snapshot = 3 * states if config.train.background_checkpoints else 0
-    return MemoryEstimate(states, states, 2 * states, 4 * tokens * per_token + head, snapshot)
+    chunk = min(element * rows * tokens, _HEAD_CHUNK_BYTES_CUDA if cuda else _HEAD_CHUNK_BYTES)
+    activations = element * tokens * per_token + 4 * rows * model.channels + chunk
+    return MemoryEstimate(
+        parameters=element * count,
+        gradients=4 * count,
+        optimizer=(12 if half else 8) * count,
+        activations=activations,
+        # A GPU's state is copied to the host, which is not the memory that is short.
+        snapshot=12 * count if config.train.background_checkpoints == "on" and not cuda else 0,
+        process=_CONTEXT_BYTES if cuda else _PROCESS_BYTES,
+    )

@@ -27,7 +27,9 @@ class Decoder:
 
     def __init__(self, model: GPT, family: bt.ProgramFamily | None = None) -> None:
         self._model = model
-        self._cache = KVCache(model.config)
+        weight = model.wte.weight
+        self._device = weight.device
+        self._cache = KVCache(model.config, dtype=weight.dtype, device=weight.device)
         self._program = (family or bt.ProgramFamily()).capture(self._decode, name="decode")
 
     def feed(self, token: int, position: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -40,9 +42,9 @@ class Decoder:
         Returns:
             Logits of the token after it: float32 [V], a copy.
         """
-        token_slot = bt.asarray(np.array([token], np.int32))
-        logits = self._program(token_slot, bt.asarray(np.array(position, np.int32)))
-        return np.array(logits.numpy()[0])
+        token_slot = bt.asarray(np.array([token], np.int32), device=self._device)
+        logits = self._program(token_slot, bt.asarray(np.array(position, np.int32), device=self._device))
+        return np.array(logits.cpu().astype(bt.float32).numpy()[0])
 
     def _decode(self, token: bt.Tensor, position: bt.Tensor) -> bt.Tensor:
         was_training = self._model.training

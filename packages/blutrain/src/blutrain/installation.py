@@ -56,7 +56,9 @@ def info() -> Info:
     """Look at the installation and the machine. Nothing is changed; a broken package is reported, not raised."""
     packages = [_package(name) for name in PACKAGES]
     missing = [package.problem for package in packages if package.problem]
-    missing.append("CUDA devices: this version has CPU kernels only")
+    gpus, reason = _gpus()
+    if reason:
+        missing.append(f"CUDA devices: {reason}")
     return Info(
         packages=packages,
         python=platform.python_version(),
@@ -65,9 +67,22 @@ def info() -> Info:
         cpus=available_cpus(),
         instruction_sets=_instruction_sets(),
         memory_gib=_memory_gib(),
-        devices=["cpu"],
+        devices=["cpu", *gpus],
         missing=missing,
     )
+
+
+def _gpus() -> tuple[list[str], str]:
+    """GPUs as ``cuda:0 NVIDIA H200, 139.8 GiB``, and why there are none."""
+    try:
+        import blutensor as bt
+    except (ImportError, OSError):
+        return [], "blutensor does not load"
+    reason = bt.cuda.unavailable_reason()
+    if reason:
+        return [], reason
+    names = [f"cuda:{index}" for index in range(bt.cuda.device_count())]
+    return [f"{n} {bt.cuda.device_name(n)}, {bt.cuda.memory_info(n)[1] / 2**30:.1f} GiB" for n in names], ""
 
 
 def available_cpus() -> int:

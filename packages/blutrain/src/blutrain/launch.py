@@ -11,6 +11,7 @@ from pathlib import Path
 
 from blutrain.config import Config
 from blutrain.config_io import config_to_toml, load_config, with_absolute_paths
+from blutrain.devices import resolve_device
 from blutrain.console import Reporter, SilentReporter
 from blutrain.errors import ConfigFileNotFoundError, InvalidInputError
 from blutrain.memory import check_memory
@@ -71,6 +72,7 @@ def open_run(
         InvalidInputError: both ``resume`` and ``overwrite``.
         ConfigError: impossible values, all of them.
         DataError: unusable data.
+        DeviceError: there is no such device.
         RunFolderError: the folder holds a run already, is in use, or can not be written to.
         NotEnoughMemoryError: the model does not fit; nothing was allocated.
         NothingToResumeError: the run had checkpoints, and none is left that is good.
@@ -80,7 +82,7 @@ def open_run(
         raise InvalidInputError("[train] expected --resume or --overwrite, got both")
     reporter = reporter or SilentReporter()
     dataset = open_checked(config)
-    for line in check_memory(config):
+    for line in check_memory(config, resolve_device(config)):
         reporter.line(line)
     name = config.run.folder
     with RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite) as folder:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from blutrain.config import Config
+from blutrain.devices import RunDevice
 from blutrain.errors import NotEnoughMemoryError
 from blutrain.flops import MemoryEstimate, estimate_memory
 
@@ -15,11 +16,12 @@ _CERTAIN = 0.8
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def check_memory(config: Config) -> list[str]:
-    """Compare the estimate of a run's peak with the memory limit and with the machine's memory.
+def check_memory(config: Config, device: RunDevice) -> list[str]:
+    """Compare the estimate of a run's peak with the memory limit and with the memory of the machine or the GPU.
 
     Args:
         config: a possible configuration.
+        device: where it is to run.
 
     Returns:
         The estimate as a line for people.
@@ -27,14 +29,15 @@ def check_memory(config: Config) -> list[str]:
     Raises:
         NotEnoughMemoryError: it does not fit for certain; the message says what to lower.
     """
-    estimate = estimate_memory(config)
+    estimate = estimate_memory(config, cuda=device.is_cuda)
     tensors = _states(estimate) + int(_CERTAIN * estimate.activations)
     limit = int(config.train.memory_limit_gib * _GIB)
     if limit and tensors > limit:
         raise _too_large(config, estimate, limit, f"train.memory_limit_gib = {config.train.memory_limit_gib:g}")
-    machine = machine_memory()
-    if machine is not None and tensors + estimate.snapshot + estimate.process > machine:
-        raise _too_large(config, estimate, machine, f"this machine's {machine / _GIB:,.1f} GiB")
+    there = device.total_memory() if device.is_cuda else machine_memory()
+    if there is not None and tensors + estimate.snapshot + estimate.process > there:
+        whose = device.name if device.is_cuda else "this machine"
+        raise _too_large(config, estimate, there, f"{whose}'s {there / _GIB:,.1f} GiB")
     return [f"memory    estimated peak {estimate}"]
 
 

@@ -101,13 +101,20 @@ class KVCache:
     Args:
         config: shape of the model.
         batch: B, sequences decoded at once.
+        dtype: of keys and values, the model's.
+        device: likewise.
     """
 
-    def __init__(self, config: ModelConfig, batch: int = 1) -> None:
+    def __init__(
+        self, config: ModelConfig, batch: int = 1, *, dtype: bt.dtype | None = None, device: str = "cpu"
+    ) -> None:
         shape = (batch, config.heads, config.context, config.head_channels)
-        self.layers = [
-            (bt.zeros(shape, dtype=bt.float32), bt.zeros(shape, dtype=bt.float32)) for _ in range(config.layers)
-        ]
+        kind = bt.float32 if dtype is None else dtype
+
+        def empty() -> bt.Tensor:
+            return bt.zeros(shape, dtype=kind, device=device)
+
+        self.layers = [(empty(), empty()) for _ in range(config.layers)]
         """Keys and values [B, H, T, D] per layer."""
 
 

@@ -76,8 +76,9 @@ class TrainingStep:
         self._optimizer = optimizer
         self._parameters = list(model.parameters())
         self._clip_norm = clip_norm if clip_norm > 0 else float("inf")
+        self._device = self._parameters[0].device
         self._learning_rate, self._loss_sum, self._count, self._loss, self._grad_norm = (
-            bt.zeros((), dtype=bt.float32) for _ in range(5)
+            bt.zeros((), dtype=bt.float32, device=self._device) for _ in range(5)
         )
         self._schedule = self._capture()
         self._recorded = 0
@@ -140,7 +141,7 @@ class TrainingStep:
         self._learning_rate.fill_(learning_rate)
         for function, count in self._schedule:
             for _ in range(count):
-                function(*source_batch(source))
+                function(*source_batch(source, self._device))
         self._recorded += 1
         return np.array([[self._loss.item(), self._grad_norm.item()]])
 
@@ -205,6 +206,7 @@ class Evaluation:
 
     def __init__(self, model: LossModel, family: bt.ProgramFamily | None = None) -> None:
         self._model = model
+        self._device = next(iter(model.parameters())).device
         self._program = (family or bt.ProgramFamily()).capture(self._evaluate, name="evaluate")
 
     def run(
@@ -224,7 +226,8 @@ class Evaluation:
         total, count = 0.0, 0
         for batch in range(batches):
             tokens, targets = source.next_batch()
-            total += self._program(bt.asarray(tokens), bt.asarray(targets)).item()
+            on_device = (bt.asarray(array, device=self._device) for array in (tokens, targets))
+            total += self._program(*on_device).item()
             count += int((targets >= 0).sum())
             if progress is not None:
                 progress(batch + 1, batches)
@@ -240,7 +243,7 @@ class Evaluation:
             self._model.train(was_training)
 
 
-def source_batch(source: Loader) -> tuple[bt.Tensor, bt.Tensor]:
-    """The next batch of a loader as tensors: tokens and targets, int32 [B, T] each."""
+def source_batch(source: Loader, device: str = "cpu") -> tuple[bt.Tensor, bt.Tensor]:
+    """The next batch of a loader as tensors on a device: tokens and targets, int32 [B, T] each."""
     tokens, targets = source.next_batch()
-    return bt.asarray(tokens), bt.asarray(targets)
+    return bt.asarray(tokens, device=device), bt.asarray(targets, device=device)

@@ -8,7 +8,6 @@ generator and have loaders and caches of their own.
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from blutrain.console import Reporter, SilentReporter, format_duration
 from blutrain.data.dataset import Dataset
 from blutrain.data.loader import Loader
 from blutrain.data.tokenizer import get_tokenizer
+from blutrain.devices import RunDevice, place, resolve_device
 from blutrain.errors import NonFiniteError, TokenizerError
 from blutrain.evaluation import evaluation_loader
 from blutrain.flops import flops_per_token, model_flop_utilisation
@@ -108,6 +108,7 @@ class Trainer:
 
     Raises:
         ConfigError: impossible values, all of them.
+        DeviceError: there is no such device.
         DataError: unusable data.
     """
 
@@ -118,20 +119,24 @@ class Trainer:
         self.reporter = reporter or SilentReporter()
         self.recorder = recorder
         self.dataset = open_checked(config) if dataset is None else dataset
+        self.device = resolve_device(config)
         bt.set_num_threads(config.train.threads or available_cpus())
-        blualloc.set_limit(int(config.train.memory_limit_gib * 2**30))
+        bt.set_float32_math(self.device.float32_math)
+        blualloc.set_limit(int(config.train.memory_limit_gib * 2**30), self.device.name)
         or_raise = ", or raise train.memory_limit_gib" if config.train.memory_limit_gib else ""
         blualloc.set_oom_hint(smaller_model(config) + or_raise)
         bt.manual_seed(config.train.seed)
         self.model = GPT(config.model)
         self.model.train()
         bt.default_generator.advance()  # the draws of initialisation are a step of their own
+        masters = place(self.model, self.device)  # drawn on the CPU: the same weights on every device
         optimizer = config.optimizer
         self.optimizer = bt.optim.AdamW(
             self.model.parameter_groups(optimizer.weight_decay),
             lr=config.schedule.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
+            masters=masters,
         )
         blualloc.set_oom_hint(what_to_lower(config) + or_raise)  # weights and moments are there
         self.loader = Loader(
@@ -153,7 +158,7 @@ class Trainer:
             keep=config.train.keep_checkpoints or None,
             report=self.reporter.line,
         )
-        self.saver = Saver(self.store, background=config.train.background_checkpoints)
+        self.saver = Saver(self.store, background=writes_behind(config, self.device))
         self.progress = Progress()
         self.first_checkpoint: Callable[[], None] | None = None
         """Called once when a checkpoint of this process is complete."""
@@ -244,7 +249,7 @@ class Trainer:
         if native:
             self._seconds_per_step = seconds / steps
         elif self.training_step.is_recorded:
-            blualloc.end_of_step(0)  # gives back what recording took beside the arena
+            blualloc.end_of_step(0, self.device.name)  # gives back what recording took beside the arena
         self._record(metrics, rates, seconds)
 
     def _record(self, metrics: NDArray[np.float64], rates: NDArray[np.float64], seconds: float) -> None:
@@ -253,7 +258,7 @@ class Trainer:
             return
         config = self.config
         tokens_per_second = config.train.global_batch_tokens * len(metrics) / max(seconds, 1e-9)
-        mfu = model_flop_utilisation(config, tokens_per_second)
+        mfu = model_flop_utilisation(config, tokens_per_second, self.device.peak_tflops())
         for (loss, grad_norm), rate in zip(metrics, rates, strict=False):  # fewer steps when interrupted
             state = self.progress
             state.step += 1
@@ -269,7 +274,7 @@ class Trainer:
                     grad_norm=float(grad_norm),
                     tokens_per_second=tokens_per_second,
                     mfu=mfu,
-                    memory_mib=peak_resident_mib(),
+                    memory_mib=self.device.peak_memory_mib(),
                     skipped=skipped,
                 )
             if state.skipped_in_row >= config.train.max_skipped_steps:
@@ -308,7 +313,7 @@ class Trainer:
             self._evaluation = Evaluation(self.model, self.training_step.family)
         loader = evaluation_loader(self.config, self.dataset)
         loss, tokens = self._evaluation.run(loader, self.config.train.eval_batches)
-        blualloc.empty_cache()
+        blualloc.empty_cache(self.device.name)
         self.progress.val_loss = loss
         self.recorder.validation(step=self.progress.step, loss=loss, tokens=tokens)
         self.reporter.line(f"step {self.progress.step}: validation loss {loss:.4f}")
@@ -362,7 +367,8 @@ class Trainer:
         parameters = sum(parameter.size for parameter in self.model.parameters())
         model = config.model
         epoch_steps = self.loader.num_windows * model.context / train.global_batch_tokens
-        mfu = f"peak {train.peak_tflops:g} TFLOP/s" if train.peak_tflops else "MFU n/a (set train.peak_tflops)"
+        peak = train.peak_tflops or self.device.peak_tflops()
+        mfu = f"peak {peak:g} TFLOP/s" if peak else "MFU n/a (set train.peak_tflops)"
         return [
             f"model     {parameters:,} parameters: {model.layers} layers, {model.heads} heads, "
             f"{model.channels} channels, context {model.context}, vocabulary {model.vocab_size}",
@@ -370,22 +376,23 @@ class Trainer:
             f"{epoch_steps:,.1f} steps an epoch",
             f"batch     {train.global_batch_tokens:,} tokens = {config.accumulation_steps()} x {train.micro_batch} "
             f"sequences of {model.context}",
-            f"compute   {flops_per_token(model) / 1e6:,.1f} MFLOP a token; {train.precision} on cpu with "
-            f"{bt.num_threads()} threads; {mfu}",
+            f"compute   {flops_per_token(model) / 1e6:,.1f} MFLOP a token; {train.precision} on "
+            f"{self.device.describe()}; {mfu}",
         ]
 
     def memory_report(self) -> list[str]:
         """How much memory the run took, for people."""
         family = self.training_step.family.memory
         arena, live = family["arena_bytes"] / 2**20, family["peak_live_bytes"] / 2**20
-        return [
-            f"memory    arena {arena:,.1f} MiB for {live:,.1f} MiB live; process peak {peak_resident_mib():,.0f} MiB"
-        ]
+        whose = f"{self.device.name} reserved at most" if self.device.is_cuda else "process peak"
+        peak = self.device.peak_memory_mib()
+        return [f"memory    arena {arena:,.1f} MiB for {live:,.1f} MiB live; {whose} {peak:,.0f} MiB"]
 
 
-def peak_resident_mib() -> float:
-    """Largest resident set of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def writes_behind(config: Config, device: RunDevice) -> bool:
+    """Whether checkpoints are written behind the training loop."""
+    asked = config.train.background_checkpoints
+    return device.is_cuda if asked == "auto" else asked == "on"
 
 
 def summary(result: TrainResult, seconds: float) -> str:

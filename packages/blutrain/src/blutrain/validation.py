@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from blutrain.config import Config
@@ -13,10 +14,12 @@ from blutrain.schedule import SCHEDULE_KINDS
 if TYPE_CHECKING:
     from blutrain.data.dataset import Dataset
 
-PRECISIONS = ("fp32",)
-"""Number modes of this build."""
-DEVICES = ("auto", "cpu")
-"""Devices of this build."""
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""Number modes; ``tf32`` needs a GPU."""
+DEVICES = ("auto", "cpu", "cuda")
+"""Devices; ``cuda:<index>`` names one of several GPUs."""
+BACKGROUND = ("auto", "on", "off")
+"""When checkpoints are written behind the training loop."""
 
 _POSITIVE = (
     "model.layers", "model.heads", "model.channels", "model.context", "model.vocab_size", "model.pad_vocab_to",
@@ -28,6 +31,7 @@ _NOT_NEGATIVE = (
     "train.eval_batches", "train.checkpoint_every", "train.keep_checkpoints", "train.sample_every",
     "train.sample_temperature", "train.peak_tflops", "train.seed", "train.memory_limit_gib",
 )  # fmt: skip
+_CUDA_INDEX = re.compile(r"cuda:[0-9]{1,3}")
 _MAX_COUNT = 2**31 - 1
 _COUNTS = tuple(key for key in (*_POSITIVE, *_NOT_NEGATIVE) if key not in ("train.seed", "train.global_batch_tokens"))
 _MAX_VOCAB = 65536  # shards hold uint16
@@ -147,8 +151,11 @@ def _choices(config: Config) -> list[Problem]:
         ("schedule.kind", SCHEDULE_KINDS),
         ("train.precision", PRECISIONS),
         ("train.device", DEVICES),
+        ("train.background_checkpoints", BACKGROUND),
     ):
         value = _get(config, key)
+        if key == "train.device" and _CUDA_INDEX.fullmatch(value):
+            continue
         if value not in known:
             close = difflib.get_close_matches(value, known, n=1)
             hint = f", did you mean {close[0]!r}?" if close else ""

@@ -1,7 +1,8 @@
 """Everything that a checkpoint holds, as named arrays: taking it out of a run and putting it back in place.
 
-Names: ``model.<parameter>``, ``optimizer.<moment>.<parameter>``, ``generator`` (seed and step of the random numbers),
-``loader`` (exact position in the data).
+Names: ``model.<parameter>`` (float32: the master weights where the model computes in bfloat16, whose weights are those
+values rounded), ``optimizer.<moment>.<parameter>``, ``generator`` (seed and step of the random numbers), ``loader``
+(exact position in the data). A checkpoint so does not depend on the device or the number mode of the run.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from blutrain.errors import ConfigError
 from blutrain.model import GPT
 
 Arrays = dict[str, NDArray[Any]]
+State = dict[str, "bt.Tensor | NDArray[Any]"]
+"""By name, as a run holds it: on its device."""
+
+_MASTER = "master."
 
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints inside a run folder."""
 
 
-def gather(model: Any, optimizer: Any, loader: Loader) -> Arrays:
-    """The state of a run as arrays.
+def gather(model: Any, optimizer: Any, loader: Loader) -> State:
+    """The state of a run.
 
     Args:
         model: parameters are taken by name.
@@ -38,13 +43,20 @@ def gather(model: Any, optimizer: Any, loader: Loader) -> Arrays:
         loader: its position.
 
     Returns:
-        Arrays by name. Those of weights and moments share memory with the run: write them before the next step.
+        Tensors and arrays by name. Those of weights and moments are the run's own: copy or write them before the next
+        step.
     """
-    arrays: Arrays = {f"model.{name}": _array(value) for name, value in model.state_dict().items()}
-    arrays |= {f"optimizer.{name}": _array(value) for name, value in optimizer.state_dict().items()}
-    arrays["generator"] = np.array(_array(bt.default_generator.state), np.int64)
-    arrays["loader"] = loader.state()
-    return arrays
+    moments, masters = _without_masters(optimizer)
+    state: State = {f"model.{name}": masters.get(name, value) for name, value in model.state_dict().items()}
+    state |= {f"optimizer.{name}": value for name, value in moments.items()}
+    state["generator"] = np.array(_array(bt.default_generator.state), np.int64)
+    state["loader"] = loader.state()
+    return state
+
+
+def host_arrays(state: State) -> Arrays:
+    """A state's arrays on the host: shared with the run where it is there already, else copied."""
+    return {name: _array(value) for name, value in state.items()}
 
 
 def restore(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any, optimizer: Any, loader: Loader) -> None:
@@ -62,7 +74,11 @@ def restore(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any, optimize
         ShardError: the position belongs to other data.
     """
     restore_model(path, arrays, model)
-    _load(path, optimizer, _select(arrays, "optimizer."), optimizer.state_dict())
+    moments, masters = _without_masters(optimizer)
+    found = _select(arrays, "optimizer.")
+    _check(path, optimizer, found, moments)
+    weights = _select(arrays, "model.")
+    _load(optimizer, found | {_MASTER + name: weights[name] for name in masters})
     bt.default_generator.state.copy_(bt.asarray(np.array(_get(path, arrays, "generator"), np.int64)))
     loader.set_state(np.array(_get(path, arrays, "loader"), np.int64))
 
@@ -78,7 +94,9 @@ def restore_model(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any) ->
     Raises:
         CheckpointFormatError: names or shapes differ.
     """
-    _load(path, model, _select(arrays, "model."), model.state_dict())
+    found = _select(arrays, "model.")
+    _check(path, model, found, model.state_dict())
+    _load(model, found)
 
 
 def load_model(run: str | Path) -> tuple[GPT, Config, int]:
@@ -132,7 +150,14 @@ def load_checkpoint(run: str | Path) -> tuple[Path, Arrays, dict[str, Any]]:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    return np.asarray(value.numpy() if isinstance(value, bt.Tensor) else value)
+    return np.asarray(value.cpu().numpy() if isinstance(value, bt.Tensor) else value)
+
+
+def _without_masters(optimizer: Any) -> tuple[dict[str, bt.Tensor], dict[str, bt.Tensor]]:
+    """An optimizer's state, and apart from it the float32 master weights by name of parameter."""
+    state = optimizer.state_dict()
+    masters = {name.removeprefix(_MASTER): value for name, value in state.items() if name.startswith(_MASTER)}
+    return {name: value for name, value in state.items() if not name.startswith(_MASTER)}, masters
 
 
 def _get(path: Path, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
@@ -147,16 +172,19 @@ def _select(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _load(path: Path, owner: Any, found: Arrays, expected: Mapping[str, Any]) -> None:
-    """Check names and shapes against ``expected``, then load."""
+def _check(path: Path, owner: Any, found: Arrays, expected: Mapping[str, Any]) -> None:
+    """Check names and shapes against those of ``expected``."""
     missing, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     if missing or extra:
         what = f"no {missing[0]!r}" if missing else f"an unknown {extra[0]!r}"
         message = f"expected the {len(expected)} tensors of this run's {type(owner).__name__}, got {what}"
         raise CheckpointFormatError(path, message + ": it is of another model; check model.* and the run folder")
     for name, array in found.items():
-        shape = tuple(_array(expected[name]).shape)
+        shape = tuple(expected[name].shape)
         if tuple(array.shape) != shape:
             message = f"expected {name!r} of shape {list(shape)}, got {list(array.shape)}"
             raise CheckpointFormatError(path, message + ": it is of another model; check model.* and the run folder")
-    owner.load_state_dict({name: bt.asarray(np.array(array)) for name, array in found.items()})
+
+
+def _load(owner: Any, found: Arrays) -> None:
+    owner.load_state_dict({name: bt.asarray(array) for name, array in found.items()})
