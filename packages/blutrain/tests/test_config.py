@@ -106,7 +106,7 @@ def test_all_impossible_values_are_reported_at_once() -> None:
     config = load_config(
         settings=[
             "model.heads=3", "train.global_batch_tokens=2049", "optimizer.beta2=1", "schedule.kind=cosin",
-            "train.precision=fp8", "train.device=cuda", "train.steps=0", "train.seed=-1", "model.vocab_size=70000",
+            "train.precision=fp8", "train.device=gpu", "train.steps=0", "train.seed=-1", "model.vocab_size=70000",
             "schedule.learning_rate=nan", "optimizer.clip_norm=inf", "schedule.final_fraction=1.5", "run.folder=",
         ]
     )  # fmt: skip

@@ -11,10 +11,13 @@ import blualloc
 from blutrain.cli import run_command
 from blutrain.config_io import load_config
 from blutrain.data import prepare
+from blutrain.devices import RunDevice
 from blutrain.errors import NotEnoughMemoryError
 from blutrain.flops import estimate_memory
 from blutrain.launch import train
 from blutrain.memory import check_memory, machine_memory
+
+CPU = RunDevice("cpu", "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +54,17 @@ def test_what_can_not_fit_is_one_error_and_allocates_nothing(
 def test_the_limit_and_the_machine_are_both_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(settings=["train.memory_limit_gib=0.01"])
     with pytest.raises(NotEnoughMemoryError, match=r"fits train\.memory_limit_gib = 0\.01, .* lower model\.layers"):
-        check_memory(config)
+        check_memory(config, CPU)
     estimate = estimate_memory(load_config())
     states = estimate.parameters + estimate.gradients + estimate.optimizer
     for available, advice in ((states - 1, "lower model.layers"), (states + 2**20, "lower train.micro_batch")):
         monkeypatch.setattr("blutrain.memory.machine_memory", lambda available=available: available)
         with pytest.raises(MemoryError, match=advice):
-            check_memory(load_config())
+            check_memory(load_config(), CPU)
     with pytest.raises(MemoryError, match=r"lower model\.context, now 128"):
-        check_memory(load_config(settings=["train.micro_batch=1"]))
+        check_memory(load_config(settings=["train.micro_batch=1"]), CPU)
     monkeypatch.setattr("blutrain.memory.machine_memory", lambda: None)  # not known: nothing is refused
-    assert check_memory(load_config()) == [f"memory    estimated peak {estimate}"]
+    assert check_memory(load_config(), CPU) == [f"memory    estimated peak {estimate}"]
 
 
 def test_the_machine_has_memory() -> None:

@@ -172,7 +172,7 @@ def test_runs_killed_again_and_again_end_with_the_same_bits(
             kill = random_kill(chance, life_seconds * (1 + kills_of_run / 20))
             changes = (
                 f"train.threads={chance.choice([1, 2])}",
-                f"train.background_checkpoints={chance.choice(['true', 'false'])}",
+                f"train.background_checkpoints={chance.choice(['on', 'off'])}",
             )
             if not server.train(data, folder, *changes, **kill):
                 break

@@ -125,7 +125,7 @@ def test_resuming_continues_bit_for_bit(data: Path, tmp_path: Path, accumulation
 
 def test_checkpoints_written_behind_the_loop_are_the_same(data: Path, tmp_path: Path) -> None:
     files = []
-    for background in ("false", "true"):
+    for background in ("off", "on"):
         folder = tmp_path / background
         config = configure(data, folder, f"train.background_checkpoints={background}", "train.checkpoint_every=1")
         result = train(config)

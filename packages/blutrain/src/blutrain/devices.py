@@ -52,12 +52,12 @@ class RunDevice:
     def describe(self) -> str:
         """For people: ``NVIDIA H200 (cuda:0)``, or the number of threads."""
         if self.is_cuda:
-            return f"{bt.cuda.device_name(self.name)} ({self.name})"
+            return f"{bt.cuda.device_properties(self.name).name} ({self.name})"
         return f"cpu with {bt.num_threads()} threads"
 
     def total_memory(self) -> int:
         """Bytes of memory of the GPU, whoever uses them."""
-        return int(bt.cuda.memory_info(self.name)[1])
+        return bt.cuda.device_properties(self.name).total_bytes
 
     def peak_memory_mib(self) -> float:
         """Largest memory so far in MiB: reserved on the GPU by tensors, on the CPU the resident set of the process."""
@@ -67,7 +67,7 @@ class RunDevice:
 
     def peak_tflops(self) -> float | None:
         """Peak TFLOP/s in this number mode, None where it is not known."""
-        return known_peak(bt.cuda.device_name(self.name), self.precision) if self.is_cuda else None
+        return known_peak(bt.cuda.device_properties(self.name).name, self.precision) if self.is_cuda else None
 
 
 def place(model: bt.nn.Module, device: RunDevice) -> dict[str, bt.Tensor] | None:
@@ -81,10 +81,11 @@ def place(model: bt.nn.Module, device: RunDevice) -> dict[str, bt.Tensor] | None
         The initial float32 values by name of parameter, on the device, for the optimizer's master weights; None where
         the parameters themselves are float32.
     """
-    masters = None
-    if device.dtype != bt.float32:
-        masters = {name: parameter.detach().to(device.name, bt.float32) for name, parameter in model.named_parameters()}
-    model.to(device=device.name, dtype=device.dtype)
+    model.to(device=device.name)
+    if device.dtype is bt.float32:
+        return None
+    masters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    model.to(dtype=device.dtype)
     return masters
 
 

@@ -74,6 +74,7 @@ class MemoryEstimate:
 _CHANNELS_PER_BLOCK = 10
 """Values per token and channel that a block keeps for backward: queries, keys and values (3), the attention's result,
 two residual sums, the MLP's pre-activation (4). What LayerNorm gives is made anew."""
+_CHANNELS_OUTSIDE = 10
 """The same outside the blocks, and the gradients that backward holds at once within one."""
 _HEAD_CHUNK_BYTES = 32 * 2**20
 """Largest piece of the logits that the head holds on a CPU."""

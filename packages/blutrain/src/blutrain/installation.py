@@ -81,8 +81,11 @@ def _gpus() -> tuple[list[str], str]:
     reason = bt.cuda.unavailable_reason()
     if reason:
         return [], reason
-    names = [f"cuda:{index}" for index in range(bt.cuda.device_count())]
-    return [f"{n} {bt.cuda.device_name(n)}, {bt.cuda.memory_info(n)[1] / 2**30:.1f} GiB" for n in names], ""
+    found = []
+    for index in range(bt.cuda.device_count()):
+        gpu = bt.cuda.device_properties(f"cuda:{index}")
+        found.append(f"cuda:{index} {gpu.name}, {gpu.total_bytes / 2**30:.1f} GiB, driver for CUDA {gpu.driver}")
+    return found, ""
 
 
 def available_cpus() -> int:

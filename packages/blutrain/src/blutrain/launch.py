@@ -11,8 +11,8 @@ from pathlib import Path
 
 from blutrain.config import Config
 from blutrain.config_io import config_to_toml, load_config, with_absolute_paths
-from blutrain.devices import resolve_device
 from blutrain.console import Reporter, SilentReporter
+from blutrain.devices import resolve_device
 from blutrain.errors import ConfigFileNotFoundError, InvalidInputError
 from blutrain.memory import check_memory
 from blutrain.recorder import Recorder

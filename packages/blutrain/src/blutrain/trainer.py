@@ -159,6 +159,8 @@ class Trainer:
             report=self.reporter.line,
         )
         self.saver = Saver(self.store, background=writes_behind(config, self.device))
+        if self.device.is_cuda and writes_behind(config, self.device):
+            self.saver.prepare(gather(self.model, self.optimizer, self.loader))
         self.progress = Progress()
         self.first_checkpoint: Callable[[], None] | None = None
         """Called once when a checkpoint of this process is complete."""
@@ -351,9 +353,9 @@ class Trainer:
             "config": config_to_dict(with_absolute_paths(self.config)),
             "data": self.dataset.digest(),
         }
-        arrays = gather(self.model, self.optimizer, self.loader)
+        state = gather(self.model, self.optimizer, self.loader)
         self._saved_step = self.progress.step
-        path = self.saver.save(self.progress.step, arrays, meta)
+        path = self.saver.save(self.progress.step, state, meta)
         if self.first_checkpoint is not None and self.saver.newest == path:
             told, self.first_checkpoint = self.first_checkpoint, None
             told()

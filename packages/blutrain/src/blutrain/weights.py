@@ -25,8 +25,6 @@ from blutrain.errors import ConfigError
 from blutrain.model import GPT
 
 Arrays = dict[str, NDArray[Any]]
-State = dict[str, "bt.Tensor | NDArray[Any]"]
-"""By name, as a run holds it: on its device."""
 
 _MASTER = "master."
 
@@ -34,7 +32,7 @@ CHECKPOINTS = "checkpoints"
 """Folder of checkpoints inside a run folder."""
 
 
-def gather(model: Any, optimizer: Any, loader: Loader) -> State:
+def gather(model: Any, optimizer: Any, loader: Loader) -> dict[str, Any]:
     """The state of a run.
 
     Args:
@@ -43,20 +41,15 @@ def gather(model: Any, optimizer: Any, loader: Loader) -> State:
         loader: its position.
 
     Returns:
-        Tensors and arrays by name. Those of weights and moments are the run's own: copy or write them before the next
-        step.
+        Tensors and arrays by name, where the run holds them. Those of weights and moments are the run's own: copy or
+        write them before the next step.
     """
     moments, masters = _without_masters(optimizer)
-    state: State = {f"model.{name}": masters.get(name, value) for name, value in model.state_dict().items()}
+    state: dict[str, Any] = {f"model.{name}": masters.get(name, value) for name, value in model.state_dict().items()}
     state |= {f"optimizer.{name}": value for name, value in moments.items()}
     state["generator"] = np.array(_array(bt.default_generator.state), np.int64)
     state["loader"] = loader.state()
     return state
-
-
-def host_arrays(state: State) -> Arrays:
-    """A state's arrays on the host: shared with the run where it is there already, else copied."""
-    return {name: _array(value) for name, value in state.items()}
 
 
 def restore(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any, optimizer: Any, loader: Loader) -> None:

@@ -48,8 +48,9 @@ def bench(
         report: told what is being measured.
 
     Returns:
-        One entry per quantity, as DESIGN 10 describes: ``tokens_per_s`` (higher is better) and ``peak_gib`` (resident
-        memory of the whole process, lower is better) of every work, and ``host.*``: what a step costs us besides.
+        One entry per quantity, as DESIGN 10 describes: ``tokens_per_s`` (higher is better) and ``peak_gib`` (lower is
+        better; on a CPU the resident memory of the whole process, on a GPU what we reserve and PyTorch allocates) of
+        every work, and ``host.*``: what a step costs us besides.
 
     Raises:
         InvalidInputError: unknown work or peer, or impossible numbers.
@@ -63,14 +64,17 @@ def bench(
     tell = report or (lambda _: None)
     threads = threads or available_cpus()
     entries: list[Entry] = []
-    for work in select(tuple(works)):
+    chosen = select(tuple(works))
+    for work in chosen:
         ours, theirs = [], []
         for number in range(rounds):
             tell(f"{work.name}: round {number + 1} of {rounds}")
             ours.append(_run_ours(work.name, threads, steps, warmup))
             if peer == "torch":
-                theirs.append(_run_torch(work, threads, steps, warmup))
+                theirs += [_run_torch(work, mode, threads, steps, warmup) for mode in work.peers]
         entries += _compare(work, ours, theirs, threads)
+    if all(work.device == "cuda" for work in chosen):
+        return entries
     tell("host time of a captured step")
     host = [_run_ours("host", threads, steps, warmup) for _ in range(rounds)]
     for name, key in (("host.captured_step.us", "host_us_per_step"), ("host.run_call.us", "call_us")):
@@ -111,17 +115,47 @@ def format_table(entries: Sequence[Entry]) -> str:
 
 def _compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: int) -> list[Entry]:
     entries = []
-    name = theirs[0]["name"] if theirs else None
+    by_name: dict[str, list[Entry]] = {}
+    for result in theirs:
+        by_name.setdefault(result["name"], []).append(result)
+
+    def median(results: list[Entry], quantity: str) -> float:
+        return statistics.median(result[quantity] for result in results)
+
+    fitting = [name for name, results in by_name.items() if all("tokens_per_s" in result for result in results)]
+    name = max(fitting, key=lambda n: median(by_name[n], "tokens_per_s"), default=None)
+    gpu = _gpu() if work.device == "cuda" else None
     for quantity, better in (("tokens_per_s", "higher"), ("peak_gib", "lower")):
-        own = statistics.median(result[quantity] for result in ours)
-        other = statistics.median(result[quantity] for result in theirs) if theirs else None
-        entries.append(_entry(f"{work.name}.{quantity}", own, other, name, better, threads))
+        other = median(by_name[name], quantity) if name is not None else None
+        entries.append(_entry(f"{work.name}.{quantity}", median(ours, quantity), other, name, better, threads, gpu))
     packed = statistics.median(result["arena_bytes"] / max(result["peak_live_bytes"], 1) for result in ours)
-    entries.append(_entry(f"{work.name}.arena_over_live", packed, None, None, "lower", threads))
+    entries.append(_entry(f"{work.name}.arena_over_live", packed, None, None, "lower", threads, gpu))
+    if gpu is not None:
+        host = median(ours, "host_us_per_step")
+        entries.append(_entry(f"{work.name}.host_us", host, None, None, "lower", threads, gpu))
     return entries
 
 
-def _entry(work: str, ours: float, peer: float | None, peer_name: str | None, better: str, threads: int) -> Entry:
+def _gpu() -> tuple[str, str]:
+    """Name of the first GPU and version of its driver."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "unknown GPU", "unknown"
+    name, _, driver = found.strip().partition(", ")
+    return name, driver
+
+
+def _entry(
+    work: str,
+    ours: float,
+    peer: float | None,
+    peer_name: str | None,
+    better: str,
+    threads: int,
+    gpu: tuple[str, str] | None = None,
+) -> Entry:
     return {
         "work": work,
         "ours": _significant(ours),
@@ -129,8 +163,8 @@ def _entry(work: str, ours: float, peer: float | None, peer_name: str | None, be
         "peer_name": peer_name,
         "ratio": None if peer is None else _significant(ours / peer),
         "better": better,
-        "machine": f"{processor_name()}, {threads} threads",
-        "driver": None,
+        "machine": f"{processor_name()}, {threads} threads" if gpu is None else gpu[0],
+        "driver": None if gpu is None else gpu[1],
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
         "command": _command(),
@@ -163,7 +197,7 @@ def _run_ours(work: str, threads: int, steps: int, warmup: int) -> Entry:
     return _run([sys.executable, "-m", "blutrain.benchmark.worker", work, *numbers], threads)
 
 
-def _run_torch(work: TrainWork, threads: int, steps: int, warmup: int) -> Entry:
+def _run_torch(work: TrainWork, mode: str, threads: int, steps: int, warmup: int) -> Entry:
     model = MODELS[work.model]
     arguments = {
         "layers": model.layers,
@@ -176,6 +210,10 @@ def _run_torch(work: TrainWork, threads: int, steps: int, warmup: int) -> Entry:
         "threads": threads,
         "warmup": warmup,
         "steps": steps,
+        "device": work.device,
+        "precision": work.precision,
+        "mode": mode,
+        "limit_gib": work.limit_gib,
     }
     script = Path(__file__).with_name("peer_torch.py")
     return _run([sys.executable, str(script), json.dumps(arguments)], threads)

@@ -1,10 +1,13 @@
 """The peer: the same GPT-2 step in PyTorch, measured as ``worker`` measures ours. Needs PyTorch alone.
 
 A step is forward, mean cross entropy, backward, clipping of the gradient norm to 1.0 and fused AdamW, on random tokens:
-learned positions, pre-LayerNorm, tanh GELU, biases, tied head, no dropout, eager mode.
+learned positions, pre-LayerNorm, tanh GELU, biases, tied head, no dropout; eager, or through ``torch.compile``.
 
     python peer_torch.py '{"layers": 4, "heads": 4, "channels": 128, "rows": 256, "vocabulary": 256,
                            "context": 128, "batch": 16, "threads": 2, "warmup": 5, "steps": 12}'
+
+On a GPU also ``"device": "cuda"``, ``"precision"`` (fp32, tf32, or bf16 by autocast), ``"mode"`` (``eager`` or a mode
+of ``torch.compile``) and ``"limit_gib"``. Prints one JSON object, without ``tokens_per_s`` when memory does not suffice.
 
 Legend: B = batch, T = context, C = channels, H = heads, V = rows of the embedding.
 """
@@ -73,29 +76,55 @@ class GPT(nn.Module):  # type: ignore[misc, unused-ignore]
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1))
 
 
-def measure(work: dict[str, int]) -> dict[str, Any]:
-    """Median speed of the timed steps and peak resident memory of this process."""
+def measure(work: dict[str, Any]) -> dict[str, Any]:
+    """Median speed of the timed steps, and peak memory: resident, or allocated by PyTorch on a GPU."""
+    device, mode = work.get("device", "cpu"), work.get("mode", "eager")
+    precision = work.get("precision", "fp32")
+    on_gpu = device == "cuda"
     torch.set_num_threads(work["threads"])
     torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    if on_gpu and work.get("limit_gib"):
+        share = work["limit_gib"] * 2**30 / torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(share)
+    name = f"torch-{'compile' if mode == 'default' else mode} {torch.__version__}"
     batch, context = work["batch"], work["context"]
-    model = GPT(work["layers"], work["heads"], work["channels"], context, work["rows"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    data = torch.randint(0, work["vocabulary"], (8, batch, context + 1))
-    seconds = []
-    for step in range(work["warmup"] + work["steps"]):
-        begin = time.perf_counter()
-        loss = model(data[step % 8][:, :-1], data[step % 8][:, 1:])
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        seconds.append(time.perf_counter() - begin)
+    try:
+        model = GPT(work["layers"], work["heads"], work["channels"], context, work["rows"]).to(device)
+        forward = model if mode == "eager" else torch.compile(model, mode=mode)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+        data = torch.randint(0, work["vocabulary"], (8, batch, context + 1), device=device)
+        seconds: list[float] = []
+        events = []
+        for step in range(work["warmup"] + work["steps"]):
+            if on_gpu:
+                if step == work["warmup"]:
+                    torch.cuda.synchronize()
+                    torch.cuda.reset_peak_memory_stats()
+                events.append([torch.cuda.Event(enable_timing=True) for _ in range(2)])
+                events[-1][0].record()
+            begin = time.perf_counter()
+            with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+                loss = forward(data[step % 8][:, :-1], data[step % 8][:, 1:])
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            seconds.append(time.perf_counter() - begin)
+            if on_gpu:
+                events[-1][1].record()
+        if on_gpu:
+            torch.cuda.synchronize()
+            seconds = [first.elapsed_time(last) / 1e3 for first, last in events]
+    except torch.OutOfMemoryError:
+        return {"name": name, "error": "out of memory"}
     median = statistics.median(seconds[work["warmup"] :])
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {
         "tokens_per_s": batch * context / median,
-        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else resident,
         "loss": loss.item(),
-        "name": f"torch-eager {torch.__version__}",
+        "name": name,
     }
 
 

@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+import blualloc
 from blutrain.benchmark.works import TRAIN_WORKS, TrainWork
 from blutrain.config import Config, ModelConfig
 from blutrain.data.shards import ShardWriter
+from blutrain.devices import RunDevice
 
 
 def main() -> None:
@@ -40,7 +42,10 @@ def main() -> None:
 
 
 def measure(work: TrainWork, threads: int, steps: int, warmup: int) -> dict[str, Any]:
-    """Median speed of single steps, peak resident memory of this process, and how well the arena is packed.
+    """Median speed of steps, peak memory, and how well the arena is packed.
+
+    On a CPU single steps are timed, and memory is the resident set of this process. On a GPU steps are timed three at a
+    time, as the native loop runs them, and memory is what our pool reserved at most during the timed steps.
 
     Args:
         work: what to train.
@@ -48,21 +53,25 @@ def measure(work: TrainWork, threads: int, steps: int, warmup: int) -> dict[str,
         steps: timed steps.
         warmup: steps before them; the first two record.
     """
-    from blutrain.trainer import peak_resident_mib
-
+    at_once = 3 if work.device == "cuda" else 1
     with tempfile.TemporaryDirectory() as folder:
         config = work.config(folder, threads)
-        step, loader = _training_step(config, Path(folder))
-        step.run(loader, np.full(max(warmup, 3), 1e-4))
-        seconds = []
-        for _ in range(steps):
+        step, loader, device = _training_step(config, Path(folder))
+        step.run(loader, np.full(2, 1e-4))
+        blualloc.end_of_step(0, device.name)
+        step.run(loader, np.full(max(warmup - 2, 1), 1e-4))
+        blualloc.reset_peak(device.name)
+        seconds, host = [], []
+        for _ in range(max(steps // at_once, 1)):
             begin = time.perf_counter()
-            metrics = step.run(loader, np.full(1, 1e-4))
-            seconds.append(time.perf_counter() - begin)
+            metrics = step.run(loader, np.full(at_once, 1e-4))
+            seconds.append((time.perf_counter() - begin) / at_once)
+            host.append(step.family.last_host_seconds / at_once)
         memory = [function.program.memory for function, _ in step.programs().values()]
     return {
+        "host_us_per_step": statistics.median(host) * 1e6,
         "tokens_per_s": config.train.global_batch_tokens / statistics.median(seconds),
-        "peak_gib": peak_resident_mib() / 1024,
+        "peak_gib": device.peak_memory_mib() / 1024,
         "loss": float(metrics[-1, 0]),
         "arena_bytes": max(entry["arena_bytes"] for entry in memory),
         "peak_live_bytes": max(entry["peak_live_bytes"] for entry in memory),
@@ -84,7 +93,7 @@ def measure_host_time(threads: int, steps: int = 2000) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         base = work.config(folder, threads)
         config = Config(model=model, data=base.data, optimizer=base.optimizer, schedule=base.schedule, train=base.train)
-        step, loader = _training_step(config, Path(folder))
+        step, loader, _ = _training_step(config, Path(folder))
         rate = np.full(1, 1e-4)
         step.run(loader, np.full(100, 1e-4))
         single, native, host = [], [], []
@@ -101,8 +110,8 @@ def measure_host_time(threads: int, steps: int = 2000) -> dict[str, Any]:
     return {"host_us_per_step": statistics.median(host) * 1e6, "call_us": (one - many) * 1e6}
 
 
-def _training_step(config: Config, folder: Path) -> tuple[Any, Any]:
-    """The step and loader of a trainer on random tokens."""
+def _training_step(config: Config, folder: Path) -> tuple[Any, Any, RunDevice]:
+    """The step, loader and device of a trainer on random tokens."""
     from blutrain.recorder import Recorder
     from blutrain.trainer import Trainer
 
@@ -111,7 +120,7 @@ def _training_step(config: Config, folder: Path) -> tuple[Any, Any]:
     with ShardWriter(folder, "train", tokens) as writer:
         writer.append(generator.integers(1, config.model.vocab_size, tokens).astype(np.uint16))
     trainer = Trainer(config, Recorder(folder / "run"))  # between steps nothing is recorded
-    return trainer.training_step, trainer.loader
+    return trainer.training_step, trainer.loader, trainer.device
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The names of what is measured, as in DESIGN 10: ``train.<model>.<precision>.T<T>.B<B>.cpu.<quantity>``."""
+"""The names of what is measured: ``train.<model>.<precision>.T<T>.B<B>[.limit<GiB>][.cpu].<quantity>``.
+
+Works without ``.cpu`` run on a GPU. ``.limit48`` is under a limit of 48 GiB, ours and the peer's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ MODELS: dict[str, ModelConfig] = {
     "nano": ModelConfig(layers=4, heads=4, channels=128, vocab_size=256),
     "30M": ModelConfig(layers=6, heads=6, channels=384, vocab_size=50257),
     "124M": ModelConfig(layers=12, heads=12, channels=768, vocab_size=50257),
+    "350M": ModelConfig(layers=24, heads=16, channels=1024, vocab_size=50257),
+    "1558M": ModelConfig(layers=48, heads=25, channels=1600, vocab_size=50257),
+    "2420M": ModelConfig(layers=29, heads=20, channels=2560, vocab_size=50257),
 }
 """Models by the names of the peers' scripts; the context is the work's."""
 
@@ -28,11 +34,19 @@ class TrainWork:
     """B."""
     precision: str = "fp32"
     """Number mode."""
+    device: str = "cpu"
+    """``cpu`` or ``cuda``."""
+    peers: tuple[str, ...] = ("eager",)
+    """What of PyTorch it is compared with: ``eager``, or a mode of ``torch.compile``; the fastest counts."""
+    limit_gib: int = 0
+    """Limit on the GPU's memory; 0 is none."""
 
     @property
     def name(self) -> str:
-        """``train.<model>.<precision>.T<T>.B<B>.cpu``."""
-        return f"train.{self.model}.{self.precision}.T{self.context}.B{self.batch}.cpu"
+        """Without the quantity."""
+        limit = f".limit{self.limit_gib}" if self.limit_gib else ""
+        where = "" if self.device == "cuda" else f".{self.device}"
+        return f"train.{self.model}.{self.precision}.T{self.context}.B{self.batch}{limit}{where}"
 
     def config(self, data: str, threads: int) -> Config:
         """The run that is measured: everything that ``blutrain train`` does in a step, with nothing between steps.
@@ -63,6 +77,8 @@ class TrainWork:
                 sample_every=0,
                 checkpoint_every=0,
                 precision=self.precision,
+                device=self.device,
+                memory_limit_gib=float(self.limit_gib),
             ),
         )
 
@@ -71,6 +87,13 @@ TRAIN_WORKS = (
     TrainWork("nano", 128, 16),
     TrainWork("30M", 256, 4),
     TrainWork("124M", 256, 4),
+    TrainWork("124M", 1024, 16, "tf32", "cuda", ("default",)),
+    TrainWork("124M", 1024, 16, "bf16", "cuda", ("default",)),
+    TrainWork("124M", 1024, 4, "bf16", "cuda", ("reduce-overhead",)),
+    TrainWork("124M", 1024, 16, "fp32", "cuda", ("eager",)),
+    TrainWork("124M", 16384, 2, "tf32", "cuda", ("default",)),
+    TrainWork("2420M", 1024, 2, "tf32", "cuda", ("eager", "default"), limit_gib=48),
+    TrainWork("2420M", 1024, 4, "tf32", "cuda", ("eager", "default"), limit_gib=48),
 )
 """Training works that ``blutrain bench`` knows."""
 
