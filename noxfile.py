@@ -10,6 +10,9 @@
     nox -s wheels                 wheels of all packages (or of those named after ``--``) into dist/
     nox -s bench -- ARGUMENTS     ``blutrain bench ARGUMENTS``
     nox -s asan                   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+    nox -s gpu                    wheels with CUDA into dist/cuda/, their device code checked; `--archs 90a-real` after
+                                  ``--`` compiles one architecture instead of all; on the machine with the GPU,
+                                  tools/gpu_machine.py then runs the GPU's tests and benchmarks
 
 Nothing but Python 3.11+ with venv and g++ is expected: CMake, Ninja and the linters come from PyPI. All native code is
 built in one environment, build/env, and one build tree per package, build/wheel/<package>; a wheel is built again only
@@ -20,8 +23,10 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -308,6 +313,44 @@ def asan(session: nox.Session) -> None:
         # Without detect_stack_use_after_return: GCC 12's fake stack frames are not aligned for 64-byte vectors.
         options = {"ASAN_OPTIONS": "detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
         run_ctest(session, tree, f"asan.{package}", env=options)
+
+
+# ---- GPU -------------------------------------------------------------------------------------------------------
+
+ALL_ARCHS = "80-real;86-real;89-real;90a-real;90-virtual"
+GPU_BUILD_MINUTES = 10
+"""So long one architecture may take on two cores."""
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Build wheels with CUDA kernels and check their device code. Needs nvcc 13, no GPU."""
+    archs = session.posargs[1] if session.posargs[:1] == ["--archs"] and len(session.posargs) == 2 else ALL_ARCHS
+    if session.posargs and archs == ALL_ARCHS:
+        session.error("expected nothing or --archs LIST after --, for example --archs 90a-real")
+    _prepared_build_env(session)
+    top, out = BUILD / "gpu", ROOT / "dist" / "cuda"
+    shutil.rmtree(out, ignore_errors=True)
+    prefixes = ";".join(str(top / "prefix" / f"lib{package}") for package in repository.packages())
+    begin = time.monotonic()
+    for package in repository.packages():
+        settings = {
+            "build-dir": top / package,
+            "cmake.define.BLU_WERROR": "ON",
+            "cmake.define.BLU_CUDA": "ON",
+            "cmake.define.BLU_CUDA_ARCHS": archs,
+            "cmake.define.CMAKE_PREFIX_PATH": prefixes,
+        }
+        pip = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(out)]
+        folder = str(ROOT / "packages" / package)
+        build_env_run(session, "python", *pip, *(f"-C{k}={v}" for k, v in settings.items()), folder)
+        build_env_run(session, "cmake", "--install", str(top / package), "--prefix", str(top / "prefix"))
+    minutes = (time.monotonic() - begin) / 60
+    session.log(f"compiled {archs} in {minutes:.1f} minutes")
+    session.run("python", "tools/device_code.py", *sorted(str(wheel) for wheel in out.glob("*.whl")))
+    if ";" not in archs and minutes > GPU_BUILD_MINUTES:
+        session.error(f"expected one architecture to compile in {GPU_BUILD_MINUTES} minutes, took {minutes:.1f}")
+    session.log("next, on a machine with a GPU: python tools/gpu_machine.py --wheels dist/cuda")
 
 
 # ---- lint ------------------------------------------------------------------------------------------------------

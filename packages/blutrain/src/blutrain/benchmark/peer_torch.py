@@ -7,7 +7,8 @@ learned positions, pre-LayerNorm, tanh GELU, biases, tied head, no dropout; eage
                            "context": 128, "batch": 16, "threads": 2, "warmup": 5, "steps": 12}'
 
 On a GPU also ``"device": "cuda"``, ``"precision"`` (fp32, tf32, or bf16 by autocast), ``"mode"`` (``eager`` or a mode
-of ``torch.compile``) and ``"limit_gib"``. Prints one JSON object, without ``tokens_per_s`` when memory does not suffice.
+of ``torch.compile``) and ``"limit_gib"``. Prints one JSON object; it has no
+``tokens_per_s`` when memory does not suffice.
 
 Legend: B = batch, T = context, C = channels, H = heads, V = rows of the embedding.
 """

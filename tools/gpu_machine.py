@@ -1,0 +1,124 @@
+"""Runs the tests and benchmarks of the GPU on the machine that has one.
+
+    nox -s gpu                                             on any machine: wheels into dist/cuda/
+    python tools/gpu_machine.py --wheels dist/cuda         on the machine with the GPU: everything
+    python tools/gpu_machine.py --wheels dist/cuda tests   parts of it: tests, sanitizer, bench
+
+Wheels are installed into a folder of their own (``--target``), so that nothing of the machine changes. What else is
+needed must be there: numpy, click, rich, tomli_w, pytest, and PyTorch as the peer. Benchmarks write
+``<package>/benchmarks/results/<machine>/<topic>.json``, from which the tables of the documentation are made; a part
+that fails does not stop the others. Exit status 1 when anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import repository
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("tests", "sanitizer", "bench")
+# Package, script and topic of every benchmark that needs a GPU.
+BENCHMARKS = (
+    ("blublas", "gemm_cuda.py", "gemm"),
+    ("blutensor", "bench_attention_cuda.py", "attention"),
+    ("blutensor", "bench_memory_cuda.py", "memory"),
+    ("blualloc", "torch_training.py", "torch_training"),
+    ("blutrain", "checkpoint.py", "checkpoint"),
+)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; by default all")
+    parser.add_argument("--wheels", type=Path, required=True, help="folder of the wheels")
+    parser.add_argument("--pytest", default="", help="more arguments for pytest, in one text")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.parts) - set(PARTS))
+    if unknown:
+        parser.error(f"expected parts out of {', '.join(PARTS)}, got {', '.join(unknown)}")
+    parts = arguments.parts or PARTS
+    with tempfile.TemporaryDirectory() as target:
+        wheels = sorted(str(wheel) for wheel in arguments.wheels.glob("*.whl"))
+        if not wheels:
+            parser.error(f"expected wheels in {arguments.wheels}, got none; build them with nox -s gpu")
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", target]
+        subprocess.run([*pip, *wheels], check=True)
+        run = Runner({**os.environ, "PYTHONPATH": os.pathsep.join([target, os.environ.get("PYTHONPATH", "")])})
+        if "tests" in parts:
+            for package in repository.packages():
+                run.part(f"tests of {package}", *pytest_command(package), *arguments.pytest.split())
+        if "sanitizer" in parts:
+            for tool in ("memcheck", "racecheck"):
+                command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
+                run.part(f"compute-sanitizer {tool}", *command, *pytest_command("blutensor"), "-k", "sanitized")
+        if "bench" in parts:
+            machine = machine_name()
+            for package, script, topic in BENCHMARKS:
+                out = ROOT / "packages" / package / "benchmarks" / "results" / machine / f"{topic}.json"
+                program = str(ROOT / "packages" / package / "benchmarks" / script)
+                run.part(f"{package} {topic}", sys.executable, program, "--out", str(out))
+            out = ROOT / "benchmarks" / "results" / machine / "train.json"
+            bench = ["-m", "blutrain", "bench", "--peer", "torch", "--out", str(out)]
+            works = [work for work in train_works(run.environment) if not work.endswith(".cpu")]
+            run.part("training", sys.executable, *bench, *(part for work in works for part in ("--work", work)))
+            run.part("tables", sys.executable, str(ROOT / "tools" / "docs_tables.py"))
+        return run.summary()
+
+
+class Runner:
+    """Runs parts one after another and remembers how they ended.
+
+    Args:
+        environment: of every part.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self._results: list[tuple[str, int, float]] = []
+
+    def part(self, name: str, *command: str) -> None:
+        """Run one part; its output goes where ours goes."""
+        print(f"--- {name}", flush=True)
+        begin = time.monotonic()
+        status = subprocess.run(command, cwd=ROOT, env=self.environment).returncode
+        # pytest's status 5: no test of the folder needs a GPU.
+        self._results.append((name, 0 if status == 5 and "pytest" in command else status, time.monotonic() - begin))
+
+    def summary(self) -> int:
+        """Print a line per part; returns the exit status."""
+        for name, status, seconds in self._results:
+            print(f"{'passed' if status == 0 else f'FAILED ({status})':<12} {seconds:7.1f} s  {name}")
+        return 1 if any(status for _, status, _ in self._results) else 0
+
+
+def pytest_command(package: str) -> list[str]:
+    """The GPU's tests of a package."""
+    settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-q"]
+    return [sys.executable, "-m", "pytest", *settings, "-m", "gpu", str(ROOT / "packages" / package / "tests")]
+
+
+def train_works(environment: dict[str, str]) -> list[str]:
+    """Names of all training works."""
+    code = "from blutrain.benchmark.works import TRAIN_WORKS; print(*(work.name for work in TRAIN_WORKS))"
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+
+def machine_name() -> str:
+    """Name of the first GPU as a folder: ``nvidia-h200``."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"]
+    name = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    return re.sub(r"[^a-z0-9]+", "-", name.strip().lower())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
