@@ -113,6 +113,20 @@ def format_table(entries: Sequence[Entry]) -> str:
     return "\n".join(aligned)
 
 
+def entry(work: str, ours: float, peer: float | None, peer_name: str | None, better: str, *, gpu: bool = False) -> Entry:
+    """One result as DESIGN 10 describes it.
+
+    Args:
+        work: its name.
+        ours: our figure.
+        peer: the peer's in the same run.
+        peer_name: who that is.
+        better: ``higher`` or ``lower``.
+        gpu: whether it was measured on the GPU.
+    """
+    return _entry(work, ours, peer, peer_name, better, available_cpus(), _gpu() if gpu else None)
+
+
 def _compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: int) -> list[Entry]:
     entries = []
     by_name: dict[str, list[Entry]] = {}
