@@ -7,8 +7,8 @@ Three runs per precision: ours, PyTorch with one attention backend, and PyTorch 
 of its reductions and in nothing else. Ours is as close to PyTorch as PyTorch is to itself when the largest gap of
 validation loss between ours and the first is at most 1.5 times that between the two. Tokens are never repeated.
 
-``--text`` is any folder of text (files ``*.py``, ``*.txt``, ``*.rst``, ``*.md``, ``*.h``) with some 9 million GPT-2 tokens,
-``--vocabulary`` holds GPT-2's ``encoder.json`` and ``vocab.bpe``. Needs PyTorch and tiktoken. Legend: B = batch, T = context.
+``--text`` is any folder of text (files ``*.py``, ``*.txt``, ``*.rst``, ``*.md``, ``*.h``) with some 9 million GPT-2
+tokens, ``--vocabulary`` holds GPT-2's ``encoder.json`` and ``vocab.bpe``. Needs PyTorch and tiktoken.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def run_config(folder: str, precision: str, steps: int) -> Config:
 def chunks(steps: int) -> Iterator[tuple[int, int]]:
     """First step and number of steps between validations."""
     edges = [round(i * steps / CHECKPOINTS) for i in range(CHECKPOINTS + 1)]
-    yield from ((a, b - a) for a, b in zip(edges, edges[1:], strict=False))
+    yield from ((a, b - a) for a, b in itertools.pairwise(edges))
 
 
 def train_ours(config: Config, folder: Path) -> tuple[list[float], dict[str, np.ndarray[Any, Any]]]:

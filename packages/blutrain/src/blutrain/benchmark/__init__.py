@@ -113,7 +113,9 @@ def format_table(entries: Sequence[Entry]) -> str:
     return "\n".join(aligned)
 
 
-def entry(work: str, ours: float, peer: float | None, peer_name: str | None, better: str, *, gpu: bool = False) -> Entry:
+def entry(
+    work: str, ours: float, peer: float | None, peer_name: str | None, better: str, *, gpu: bool = False
+) -> Entry:
     """One result as DESIGN 10 describes it.
 
     Args:
