@@ -14,6 +14,7 @@ tokens, ``--vocabulary`` holds GPT-2's ``encoder.json`` and ``vocab.bpe``. Needs
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterator
