@@ -27,7 +27,7 @@ def test_works_are_valid_runs_with_the_names_of_the_design() -> None:
 
 def test_selection() -> None:
     assert [work.model for work in select(())] == ["nano", "30M"]
-    assert [work.model for work in select(("train.124M.*", "*.nano.*tokens_per_s"))] == ["124M", "nano"]
+    assert [work.model for work in select(("train.124M.*.cpu", "*.nano.*tokens_per_s"))] == ["124M", "nano"]
     with pytest.raises(InvalidInputError, match=r"known: train\.nano"):
         select(("gemm.*",))
 

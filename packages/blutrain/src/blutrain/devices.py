@@ -40,7 +40,7 @@ class RunDevice:
         return self.name != "cpu"
 
     @property
-    def dtype(self) -> bt.dtype:
+    def dtype(self) -> bt.DType:
         """Of parameters and activations."""
         return bt.bfloat16 if self.precision == "bf16" else bt.float32
 

@@ -30,7 +30,8 @@ class Decoder:
         weight = model.wte.weight
         self._device = weight.device
         self._cache = KVCache(model.config, dtype=weight.dtype, device=weight.device)
-        self._program = (family or bt.ProgramFamily()).capture(self._decode, name="decode")
+        family = family or bt.ProgramFamily(device=self._device)
+        self._program = family.capture(self._decode, name="decode")
 
     def feed(self, token: int, position: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
         """Put a token at a position; those before it must have been put already.

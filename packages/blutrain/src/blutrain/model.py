@@ -106,7 +106,7 @@ class KVCache:
     """
 
     def __init__(
-        self, config: ModelConfig, batch: int = 1, *, dtype: bt.dtype | None = None, device: str = "cpu"
+        self, config: ModelConfig, batch: int = 1, *, dtype: bt.DType | None = None, device: str = "cpu"
     ) -> None:
         shape = (batch, config.heads, config.context, config.head_channels)
         kind = bt.float32 if dtype is None else dtype

@@ -70,13 +70,13 @@ class TrainingStep:
     ) -> None:
         if accumulation < 1:
             raise InvalidInputError(f"[train] expected at least 1 micro-step, got {accumulation}")
-        self.family = bt.ProgramFamily() if family is None else family
+        self._parameters = list(model.parameters())
+        self._device = self._parameters[0].device
+        self.family = bt.ProgramFamily(device=self._device) if family is None else family
         self.accumulation = accumulation
         self._model = model
         self._optimizer = optimizer
-        self._parameters = list(model.parameters())
         self._clip_norm = clip_norm if clip_norm > 0 else float("inf")
-        self._device = self._parameters[0].device
         self._learning_rate, self._loss_sum, self._count, self._loss, self._grad_norm = (
             bt.zeros((), dtype=bt.float32, device=self._device) for _ in range(5)
         )
@@ -207,7 +207,8 @@ class Evaluation:
     def __init__(self, model: LossModel, family: bt.ProgramFamily | None = None) -> None:
         self._model = model
         self._device = next(iter(model.parameters())).device
-        self._program = (family or bt.ProgramFamily()).capture(self._evaluate, name="evaluate")
+        family = family or bt.ProgramFamily(device=self._device)
+        self._program = family.capture(self._evaluate, name="evaluate")
 
     def run(
         self, source: Loader, max_batches: int = 0, progress: Callable[[int, int], None] | None = None

@@ -136,7 +136,7 @@ def _compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: i
         by_name.setdefault(result["name"], []).append(result)
 
     def median(results: list[Entry], quantity: str) -> float:
-        return statistics.median(result[quantity] for result in results)
+        return float(statistics.median(result[quantity] for result in results))
 
     fitting = [name for name, results in by_name.items() if all("tokens_per_s" in result for result in results)]
     name = max(fitting, key=lambda n: median(by_name[n], "tokens_per_s"), default=None)
