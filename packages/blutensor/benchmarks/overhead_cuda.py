@@ -33,6 +33,7 @@ from models import Transformer
 
 Row = dict[str, Any]
 VOCABULARY = 50304
+measured_commit: str | None = None
 
 
 def microseconds(function: Callable[[], object], calls: int, wait: Callable[[], object], rounds: int = 15) -> float:
@@ -158,7 +159,7 @@ def row(work: str, ours: float, peer: float | None = None) -> Row:
         "better": "lower",
         "machine": properties.name,
         "driver": properties.driver,
-        "commit": commit(),
+        "commit": measured_commit or commit(),
         "date": datetime.date.today().isoformat(),
         "command": "python packages/blutensor/benchmarks/overhead_cuda.py",
     }
@@ -170,7 +171,10 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--channels", type=int, default=768)
     parser.add_argument("--out", type=Path, help="also write the rows as JSON")
+    parser.add_argument("--commit", help="what is measured, where there is no git checkout")
     options = parser.parse_args(arguments)
+    global measured_commit
+    measured_commit = options.commit
     if not bt.cuda.is_available():
         parser.exit(2, f"no GPU: {bt.cuda.unavailable_reason()}\n")
     bt.set_float32_math("tf32")
