@@ -284,10 +284,12 @@ class CapturedFunction:
 
     def _replay(self, recording: _Recording, args: tuple[Tensor, ...]) -> Any:
         for a, slot, (address, nbytes) in zip(args, recording.slots, recording.targets, strict=True):
-            if address and a.is_contiguous():
+            if not a.is_contiguous():
+                slot.copy_(a.detach())
+            elif address:
                 ctypes.memmove(address, a._address("capture"), nbytes)
             else:
-                slot.copy_(a.detach())
+                _native.check(_lib.blutensor_copy_bytes(slot._handle, a._handle))
         assert recording.program is not None
         status = _replay(recording.program._handle, 0, _no_callback, None)
         if status:
