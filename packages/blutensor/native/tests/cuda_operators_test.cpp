@@ -27,7 +27,7 @@ Rule rule_of(const std::string& op, DType dtype) {
                                               "sqrt",     "isnan", "isfinite", "logical_not", "rsqrt"};
   if (exact.contains(op)) return Rule::bits;
   if (dtype == DType::float64) return Rule::close;
-  return op.starts_with("gelu") && dtype != DType::float32 ? Rule::close : Rule::bits;
+  return op == "gelu_backward" || (op == "gelu" && dtype != DType::float32) ? Rule::close : Rule::bits;
 }
 
 // ---------------------------------------------------------------- elementwise
