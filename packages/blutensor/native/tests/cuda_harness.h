@@ -15,9 +15,11 @@ namespace blutensor::test {
 // How the results must agree with those of the CPU.
 enum class Rule {
   bits,   // the same bits; any NaN for a NaN
+  equal,  // equal numbers: 0 for -0 (which of two equal extremes is given depends on the order)
   close,  // at most twice the CPU's error against the CPU's float64, plus one unit of the dtype
   sum,    // of n terms, accumulated in float32 (float64) by chains of up to some 500: rounding errors walk at random to
-          // about sqrt(250) units of sqrt(sum x^2); 48 units leave a factor of three
+  // about sqrt(250) units of sqrt(sum x^2), 48 units leave a factor of three; where all terms are alike the errors
+  // of a chain add up instead: 8 units of the sum
 };
 
 enum class Layout { contiguous, offset, transposed, stepped, reversed, broadcast, scalar };
@@ -43,6 +45,8 @@ class Harness {
   // The launcher alone, on operands that lie in device memory. Workspace is taken from the arena.
   void launch(const Operator& op, std::span<const View> inputs, std::span<const View> outputs, const Attrs& attrs);
 
+  // Runs one case in `every` alone: for the sanitizer, under which each takes milliseconds.
+  void sample(int every) { every_ = every; }
   void fail(const std::string& what);
   int failures() const { return failures_; }
   int cases() const { return cases_; }
@@ -62,7 +66,7 @@ class Harness {
   std::mt19937_64 generator_{7};
   char* arena_ = nullptr;
   size_t used_ = 0;
-  int failures_ = 0, cases_ = 0;
+  int failures_ = 0, cases_ = 0, every_ = 1, asked_ = 0;
 };
 
 // Text of a case for messages.

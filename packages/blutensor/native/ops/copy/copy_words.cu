@@ -114,6 +114,29 @@ void launch_words(const Iteration& it, int64_t word, void* to, const void* from,
   });
 }
 
+// A contiguous run whose bytes are no multiple of 16 but whose ends are aligned: how many bytes go in 16-byte words, the
+// rest being left for another launch. 0: not such a run, or too short for it.
+int64_t whole_words(const Iteration& it, int64_t size, int64_t word, const void* to, const void* from) {
+  constexpr int64_t kLong = 1 << 16;
+  const int64_t bytes = it.numel * size;
+  if (it.rank != 1 || word == 16 || word < size || bytes < kLong) return 0;
+  for (int k = 0; k < it.num_operands; ++k)
+    if (it.stride[static_cast<size_t>(k)][0] != 1) return 0;
+  return is_aligned(to, 16) && is_aligned(from, 16) ? bytes / 16 * 16 : 0;
+}
+
+// The part of a contiguous run from `begin` on, in elements.
+Iteration rest_of(Iteration it, int64_t begin) {
+  if (begin == 0) return it;
+  it.numel -= begin;
+  it.extent[0] = it.numel;
+  return it;
+}
+Iteration first_of(Iteration it, int64_t end) {
+  it.numel = it.extent[0] = end;
+  return it;
+}
+
 // ---------------------------------------------------------------- tiles
 
 // The source is contiguous along axis y, the destination along axis x; other axes by `outer`, strides in elements.
@@ -121,12 +144,25 @@ struct TilePlan {
   int64_t width = 0, height = 0;  // extents of x and y
   int64_t from_stride = 0;        // of x in the source
   int64_t to_stride = 0;          // of y in the destination
-  int64_t tiles_x = 0, tiles_y = 0, num_tiles = 0;
+  Divider tiles_x, tiles_y;
+  uint32_t num_tiles = 0;
   StridedIndex<2> outer;
+
+  struct Place {
+    int64_t x, y;      // of the tile's first element
+    int64_t to, from;  // offsets by the other axes
+  };
+  __device__ Place place(uint32_t task, int side) const {
+    const uint32_t rest = tiles_y.divide(task), outer_task = tiles_x.divide(rest);
+    int64_t offset[2] = {};
+    outer.add_offsets(outer_task, offset);
+    return {int64_t{rest - outer_task * tiles_x.divisor} * side, int64_t{task - rest * tiles_y.divisor} * side,
+            offset[0], offset[1]};
+  }
 };
 
 template <class Word>
-inline constexpr int kTile = sizeof(Word) <= 2 ? 64 : 32;
+inline constexpr int kTile = sizeof(Word) <= 4 ? 64 : 32;
 
 template <class Word>
 __global__ void __launch_bounds__(kThreads) copy_tiles(Word* to, const Word* from, TilePlan plan) {
@@ -134,31 +170,66 @@ __global__ void __launch_bounds__(kThreads) copy_tiles(Word* to, const Word* fro
   // One word of padding per row of 4 bytes and more: a column then touches every bank once.
   __shared__ Word tile[kSide][kSide + (sizeof(Word) < 4 ? 4 / sizeof(Word) : 1)];
   const int lane = static_cast<int>(threadIdx.x) % kSide, row = static_cast<int>(threadIdx.x) / kSide;
-  for (int64_t task = blockIdx.x; task < plan.num_tiles; task += gridDim.x) {
-    const int64_t tile_y = task % plan.tiles_y, rest = task / plan.tiles_y;
-    const int64_t tile_x = rest % plan.tiles_x;
-    int64_t offset[2] = {};
-    plan.outer.add_offsets(rest / plan.tiles_x, offset);
-    const int64_t x0 = tile_x * kSide, y0 = tile_y * kSide;
+  for (uint32_t task = blockIdx.x; task < plan.num_tiles; task += gridDim.x) {
+    const auto [x0, y0, to_offset, from_offset] = plan.place(task, kSide);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int64_t x = x0 + row + step * kRows, y = y0 + lane;
       if (x < plan.width && y < plan.height)
-        tile[row + step * kRows][lane] = from[offset[1] + x * plan.from_stride + y];
+        tile[row + step * kRows][lane] = from[from_offset + x * plan.from_stride + y];
     }
     __syncthreads();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int64_t x = x0 + lane, y = y0 + row + step * kRows;
-      if (x < plan.width && y < plan.height) to[offset[0] + y * plan.to_stride + x] = tile[lane][row + step * kRows];
+      if (x < plan.width && y < plan.height) to[to_offset + y * plan.to_stride + x] = tile[lane][row + step * kRows];
     }
     __syncthreads();
   }
 }
 
+// 16-bit elements in pairs: 64 x 64 of them, read and written 4 bytes a lane. Everything is even: extents, strides,
+// addresses.
+__global__ void __launch_bounds__(kThreads) copy_tiles_in_pairs(uint16_t* to, const uint16_t* from, TilePlan plan) {
+  constexpr int kSide = 64, kRows = kThreads / 32;
+  __shared__ uint32_t tile[kSide][kSide / 2 + 1];  // [x][pair of y]
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
+  for (uint32_t task = blockIdx.x; task < plan.num_tiles; task += gridDim.x) {
+    const auto [x0, y0, to_offset, from_offset] = plan.place(task, kSide);
+#pragma unroll
+    for (int r = 0; r < kSide; r += kRows) {
+      const int64_t x = x0 + row + r, y = y0 + 2 * lane;
+      if (x < plan.width && y < plan.height)
+        tile[row + r][lane] = *reinterpret_cast<const uint32_t*>(from + from_offset + x * plan.from_stride + y);
+    }
+    __syncthreads();
+    // Rows 2 lane and 2 lane + 1 of the tile; half of the lanes take them in the other order, so that all banks serve.
+    const bool upper = lane >= 16;
+    const int64_t x = x0 + 2 * lane;
+#pragma unroll
+    for (int r = 0; r < kSide / 2; r += kRows) {
+      const int64_t y = y0 + 2 * (row + r);
+      const uint32_t one = tile[2 * lane + upper][row + r], two = tile[2 * lane + !upper][row + r];
+      const uint32_t a = upper ? two : one, b = upper ? one : two;
+      if (x >= plan.width || y >= plan.height) continue;
+      uint16_t* p = to + to_offset + y * plan.to_stride + x;
+      *reinterpret_cast<uint32_t*>(p) = __byte_perm(a, b, 0x5410);
+      *reinterpret_cast<uint32_t*>(p + plan.to_stride) = __byte_perm(a, b, 0x7632);
+    }
+    __syncthreads();
+  }
+}
+
+bool allows_pairs(const TilePlan& plan, const void* to, const void* from) {
+  int64_t bits = plan.width | plan.height | plan.from_stride | plan.to_stride;
+  for (int axis = 0; axis < plan.outer.rank; ++axis) bits |= plan.outer.stride[0][axis] | plan.outer.stride[1][axis];
+  return bits % 2 == 0 && is_aligned(to, 4) && is_aligned(from, 4);
+}
+
 // The axis to exchange with the innermost one, or 0: both sides then move along sectors.
 size_t tiled_axis(const Iteration& it) {
-  if (it.stride[0][0] != 1 || it.extent[0] < 8 || std::llabs(it.stride[1][0]) <= 1) return 0;
+  constexpr int64_t kMost = int64_t{1} << 36;  // elements, so that tiles of at least 64 are counted in 31 bits
+  if (it.stride[0][0] != 1 || it.extent[0] < 8 || std::llabs(it.stride[1][0]) <= 1 || it.numel >= kMost) return 0;
   for (size_t axis = 1; axis < static_cast<size_t>(it.rank); ++axis)
     if (it.stride[1][axis] == 1 && it.extent[axis] >= 8) return axis;
   return 0;
@@ -171,8 +242,6 @@ void launch_tiles(const Iteration& it, size_t axis, void* to, const void* from, 
   plan.height = it.extent[axis];
   plan.from_stride = it.stride[1][0];
   plan.to_stride = it.stride[0][axis];
-  plan.tiles_x = (plan.width + kTile<Word> - 1) / kTile<Word>;
-  plan.tiles_y = (plan.height + kTile<Word> - 1) / kTile<Word>;
   Iteration outer = it;
   outer.rank = 0;
   for (size_t a = 1; a < static_cast<size_t>(it.rank); ++a) {
@@ -182,7 +251,18 @@ void launch_tiles(const Iteration& it, size_t axis, void* to, const void* from, 
     for (size_t k = 0; k < 2; ++k) outer.stride[k][next] = it.stride[k][a];
   }
   plan.outer = StridedIndex<2>(outer);
-  plan.num_tiles = it.numel / (plan.width * plan.height) * plan.tiles_x * plan.tiles_y;
+  const auto tiles = [](int64_t extent) { return static_cast<uint32_t>((extent + kTile<Word> - 1) / kTile<Word>); };
+  plan.tiles_x = Divider(tiles(plan.width));
+  plan.tiles_y = Divider(tiles(plan.height));
+  plan.num_tiles =
+      static_cast<uint32_t>(it.numel / (plan.width * plan.height)) * tiles(plan.width) * tiles(plan.height);
+  if constexpr (sizeof(Word) == 2) {
+    if (allows_pairs(plan, to, from)) {
+      copy_tiles_in_pairs<<<num_blocks(plan.num_tiles, 1), kThreads, 0, stream>>>(
+          static_cast<uint16_t*>(to), static_cast<const uint16_t*>(from), plan);
+      return;
+    }
+  }
   copy_tiles<Word><<<num_blocks(plan.num_tiles, 1), kThreads, 0, stream>>>(static_cast<Word*>(to),
                                                                            static_cast<const Word*>(from), plan);
 }
@@ -218,7 +298,12 @@ void copy_same_dtype(const View& destination, const View& source, cudaStream_t s
     });
   } else {
     const int64_t word = word_size(it, size, 2, {destination.data, source.data});
-    launch_words(in_words(it, word / size), word, destination.data, source.data, NoShift{}, stream);
+    const int64_t bytes = whole_words(it, size, word, destination.data, source.data);
+    if (bytes > 0)
+      launch_words(in_words(first_of(it, bytes / size), 16 / size), 16, destination.data, source.data, NoShift{},
+                   stream);
+    launch_words(in_words(rest_of(it, bytes / size), word / size), word, static_cast<char*>(destination.data) + bytes,
+                 static_cast<const char*>(source.data) + bytes, NoShift{}, stream);
   }
   check_launch("copy");
 }
@@ -246,12 +331,16 @@ void fill_view(const View& destination, const void* value, cudaStream_t stream) 
   const int64_t word = word_size(it, size, 1, {destination.data, nullptr});
   Pattern pattern;
   for (int64_t at = 0; at < 16; at += size) std::memcpy(pattern.bytes + at, value, static_cast<size_t>(size));
-  const Iteration words = in_words(it, word / size);
-  visit_word(word, [&](auto zero) {
-    using Word = decltype(zero);
-    fill_words<Word><<<num_blocks(words.numel, kThreads), kThreads, 0, stream>>>(
-        static_cast<Word*>(destination.data), pattern, StridedIndex<1>(words), words.numel);
-  });
+  const auto launch = [&](const Iteration& words, int64_t bytes_per_word, void* to) {
+    visit_word(bytes_per_word, [&](auto zero) {
+      using Word = decltype(zero);
+      fill_words<Word><<<num_blocks(words.numel, kThreads), kThreads, 0, stream>>>(static_cast<Word*>(to), pattern,
+                                                                                   StridedIndex<1>(words), words.numel);
+    });
+  };
+  const int64_t bytes = whole_words(it, size, word, destination.data, nullptr);
+  if (bytes > 0) launch(in_words(first_of(it, bytes / size), 16 / size), 16, destination.data);
+  launch(in_words(rest_of(it, bytes / size), word / size), word, static_cast<char*>(destination.data) + bytes);
   check_launch("fill");
 }
 

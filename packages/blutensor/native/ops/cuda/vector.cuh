@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -217,22 +218,49 @@ __device__ inline Pack<T, N> load_pack_streaming(const T* p) {
   return pack;
 }
 
-// Packs to and from the type that is computed in; 16-bit floats are converted two at a time.
+// Two 16-bit floats in a word, the first in its low half.
+template <class T>
+__device__ inline float2 unpack_pair(uint32_t word) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+  } else {
+    __half2 pair;
+    memcpy(&pair, &word, sizeof(pair));
+    return __half22float2(pair);
+  }
+}
+template <class T>
+__device__ inline uint32_t pack_pair(float first, float second) {
+  uint32_t word;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    memcpy(&word, &pair, sizeof(word));
+  } else {
+    const __half2 pair = __floats2half2_rn(first, second);
+    memcpy(&word, &pair, sizeof(word));
+  }
+  return word;
+}
+
+// Packs to and from the type that is computed in. 16-bit floats are taken two at a time, as the words that were loaded:
+// element by element the compiler would first cut all words apart.
 template <class C, class T, int N>
 __device__ inline Pack<C, N> convert_pack(const Pack<T, N>& from) {
   Pack<C, N> to;
   if constexpr (N % 2 == 0 && is_16_bit<C> && std::is_same_v<T, float>) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      if constexpr (std::is_same_v<C, __half>) {
-        const __half2 pair = __floats2half2_rn(from[i], from[i + 1]);
-        to[i] = pair.x;
-        to[i + 1] = pair.y;
-      } else {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(from[i], from[i + 1]);
-        to[i] = pair.x;
-        to[i + 1] = pair.y;
-      }
+      const uint32_t word = pack_pair<C>(from[i], from[i + 1]);
+      memcpy(&to.v[i], &word, sizeof(word));
+    }
+  } else if constexpr (N % 2 == 0 && is_16_bit<T> && std::is_same_v<C, float>) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      uint32_t word;
+      memcpy(&word, &from.v[i], sizeof(word));
+      const float2 pair = unpack_pair<T>(word);
+      to[i] = pair.x;
+      to[i + 1] = pair.y;
     }
   } else {
 #pragma unroll
@@ -283,7 +311,13 @@ struct StridedIndex {
 
   // Adds the offsets of position i, in elements.
   __device__ void add_offsets(int64_t i, int64_t (&offset)[K]) const {
+    if (rank == 1) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) offset[k] += i * stride[k][0];
+      return;
+    }
     if (wide) {
+#pragma unroll 1
       for (int axis = 0; axis < rank; ++axis) {
         const int64_t rest = axis + 1 < rank ? i / extent[axis] : 0;
         const int64_t index = i - rest * extent[axis];
@@ -294,6 +328,7 @@ struct StridedIndex {
       return;
     }
     auto n = static_cast<uint32_t>(i);
+#pragma unroll 1
     for (int axis = 0; axis < rank; ++axis) {
       const uint32_t rest = axis + 1 < rank ? divider[axis].divide(n) : 0;
       const uint32_t index = n - rest * divider[axis].divisor;

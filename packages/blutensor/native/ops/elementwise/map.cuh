@@ -74,14 +74,14 @@ __global__ void __launch_bounds__(kMapThreads)
       function.template apply<fast, N>(result.v, a.v, b.v);
     }
   };
-  constexpr int64_t kPerBlock = int64_t{kMapThreads} * U;
-  for (int64_t first = blockIdx.x * kPerBlock + threadIdx.x; first < plan.num_packs; first += gridDim.x * kPerBlock) {
+  // U packs from `first` on; `all`: none of them is beyond the end.
+  const auto run = [&](int64_t first, auto all) {
     Pack<T, N> in[U][K];
     int64_t to[U];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       const int64_t pack = first + u * kMapThreads;
-      if (pack >= plan.num_packs) break;
+      if (!all.value && pack >= plan.num_packs) break;
       int64_t offset[K + 1] = {};
       plan.index.add_offsets(pack, offset);
       to[u] = offset[0];
@@ -98,11 +98,18 @@ __global__ void __launch_bounds__(kMapThreads)
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      if (first + u * kMapThreads >= plan.num_packs) break;
+      if (!all.value && first + u * kMapThreads >= plan.num_packs) break;
       Pack<C, N> result;
       apply(result, in[u]);
       store_pack<N>(out + to[u], convert_pack<Out>(result));
     }
+  };
+  constexpr int64_t kPerBlock = int64_t{kMapThreads} * U;
+  for (int64_t block = blockIdx.x * kPerBlock; block < plan.num_packs; block += gridDim.x * kPerBlock) {
+    if (block + kPerBlock <= plan.num_packs)
+      run(block + threadIdx.x, std::true_type{});
+    else
+      run(block + threadIdx.x, std::false_type{});
   }
   if (blockIdx.x == 0 && threadIdx.x < plan.tail) {
     const int64_t i = plan.num_packs * N + threadIdx.x;

@@ -139,8 +139,12 @@ __global__ void __launch_bounds__(kThreads)
   const DeviceStream stream = stream_from(state, state_stride, op_id);
   const int64_t step = int64_t{gridDim.x} * kThreads;
   const auto keep = [&](uint32_t word) { return (word >> 8) < threshold ? scale : 0.0f; };
-  for (int64_t pack = int64_t{blockIdx.x} * kThreads + threadIdx.x; pack < num_packs; pack += step) {
-    Pack<float, N> values = convert_pack<float>(load_pack<N>(x + pack * N));
+  Pack<T, N> next;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (first < num_packs) next = load_pack<N>(x + first * N);
+  for (int64_t pack = first; pack < num_packs; pack += step) {
+    Pack<float, N> values = convert_pack<float>(next);
+    if (pack + step < num_packs) next = load_pack<N>(x + (pack + step) * N);  // under way while bits are drawn
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       const uint4 words = draw(stream, pack * P + p);
@@ -237,7 +241,7 @@ void launch_dropout(const Launch& args) {
       using T = typename decltype(tag)::type;
       constexpr int kGroups = sizeof(T) == 2 ? 2 : 1;
       const int64_t packs = numel / (kGroups * cuda::kGroup);
-      cuda::dropout_packs<T, kGroups><<<cuda::num_blocks(std::max<int64_t>(packs, 1)), cuda::kThreads, 0, stream>>>(
+      cuda::dropout_packs<T, kGroups><<<cuda::grid_for(packs, cuda::kThreads * 4, 32), cuda::kThreads, 0, stream>>>(
           out.ptr<T>(), x.ptr<const T>(), packs, numel, words, state.strides[0], op_id, threshold,
           static_cast<float>(scale));
     });

@@ -84,7 +84,9 @@ void launch_rows(const SumPlan& plan, const ReduceGeometry& g, const T* x, const
                  cudaStream_t stream) {
   const StridedIndex<1> kept(g.kept);
   const auto splits = static_cast<unsigned>(plan.splits);
-  if (plan.split_length <= 256)
+  // A warp does where it has enough to do, a block where there are too few rows for warps.
+  const bool many = g.num_outputs * plan.splits >= int64_t{num_multiprocessors()} * 32;
+  if (plan.split_length <= (many ? 2048 : 256))
     sum_rows<T, kWarpSize><<<dim3(num_blocks((g.num_outputs + 7) / 8), splits), kThreads, 0, stream>>>(
         x, kept, g.num_outputs, g.length, plan, target);
   else
