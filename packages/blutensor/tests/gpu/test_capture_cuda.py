@@ -12,7 +12,7 @@ from models import batches, bits, build, same_bits, train_step, weights
 
 import blualloc
 import blutensor as bt
-from blutensor import nn
+from blutensor import nn, optim
 
 KINDS = ["mlp", "transformer"]
 
@@ -23,10 +23,19 @@ def on_the_gpu(clean_device: None) -> Iterator[None]:
         yield
 
 
-def trained(kind: str, steps: int, run: Callable[[Callable[..., Any]], Callable[..., Any]]) -> tuple[Any, list[bytes]]:
+def trained(
+    kind: str, steps: int, run: Callable[[Callable[..., Any]], Callable[..., Any]], precision: str = "fp32"
+) -> tuple[Any, list[bytes]]:
     """Weights and losses of some steps; `run` makes what is called from the step function."""
+    bt.set_float32_math("tf32" if precision == "tf32" else "ieee")
     data = batches(kind, steps)
     model, optimizer = build(kind)
+    if precision == "bf16":
+        masters = {name: p.detach() for name, p in model.named_parameters()}
+        model.to("bfloat16")
+        optimizer = optim.AdamW(model.named_parameters(), lr=1e-2, weight_decay=0.01, masters=masters)
+        if kind == "mlp":
+            data = [(x.to(bt.bfloat16), targets) for x, targets in data]
     step = run(train_step(model, optimizer))
     losses = [bits(step(*batch)) for batch in data]
     return weights(model), losses
@@ -53,13 +62,13 @@ def replayed(level: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return run
 
 
-@pytest.mark.parametrize("math", ["ieee", "tf32"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_ways_to_run_give_the_same_bits(kind: str, math: str) -> None:
-    bt.set_float32_math(math)
-    eager_weights, eager_losses = trained(kind, 6, lambda step: step)
+def test_all_ways_to_run_give_the_same_bits(kind: str, precision: str) -> None:
+    eager_weights, eager_losses = trained(kind, 6, lambda step: step, precision)
+    assert len(set(eager_losses)) == 6
     for level in ("native", "operator"):
-        level_weights, losses = trained(kind, 6, replayed(level))
+        level_weights, losses = trained(kind, 6, replayed(level), precision)
         assert losses == eager_losses, level
         same_bits(level_weights, eager_weights)
 
