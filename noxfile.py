@@ -328,6 +328,7 @@ def gpu(session: nox.Session) -> None:
     archs = session.posargs[1] if session.posargs[:1] == ["--archs"] and len(session.posargs) == 2 else ALL_ARCHS
     if session.posargs and archs == ALL_ARCHS:
         session.error("expected nothing or --archs LIST after --, for example --archs 90a-real")
+    session.install("-q", *group("cuda"))
     _prepared_build_env(session)
     top, out = BUILD / "gpu", ROOT / "dist" / "cuda"
     shutil.rmtree(out, ignore_errors=True)

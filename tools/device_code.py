@@ -6,21 +6,24 @@
 - no kernel library of a vendor among what the libraries load or embed (cuBLAS, cuDNN, CUTLASS and the like),
 - kernels whose registers spill to local memory are listed, with their bytes.
 
-Needs cuobjdump (of the CUDA toolkit) and readelf. Exit status 1 when one of the first two is violated.
+Needs readelf, and cuobjdump with nvdisasm: of a CUDA toolkit on PATH, or of the wheels nvidia-cuda-cuobjdump and
+nvidia-cuda-nvdisasm in this environment. Exit status 1 when one of the first two is violated.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-FLOAT_ATOMIC = re.compile(r"\b(RED|REDG|ATOM|ATOMG|ATOMS|UTMAREDG|UBLKRED)\b\S*\.(F16|BF16|F32|F64)\S*")
+FLOAT_ATOMIC = re.compile(r"\b(RED|REDG|ATOM|ATOMG|ATOMS|UTMAREDG|UBLKRED)\b\S*\.(F16|BF16|F32|F64)")
 FUNCTION = re.compile(r"^\s*(?:Function|Fatbin elf code.*?Function) ?: ?(?P<name>\S+)", re.MULTILINE)
 RESOURCES = re.compile(r"Function (?P<name>\S+):\s+REG:(?P<registers>\d+) STACK:(?P<stack>\d+).*?LOCAL:(?P<local>\d+)")
 VENDOR = re.compile(r"cublas|cudnn|cutlass|cusparse|cusolver|nvrtc|cub::", re.IGNORECASE)
@@ -31,8 +34,9 @@ def main(wheels: list[str]) -> int:
     if not wheels:
         print("expected at least one wheel; build them with nox -s gpu", file=sys.stderr)
         return 2
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *installed_tools()])
     if shutil.which("cuobjdump") is None:
-        print("expected cuobjdump on PATH; put the bin folder of CUDA 13 there", file=sys.stderr)
+        print("expected cuobjdump on PATH; pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm", file=sys.stderr)
         return 2
     problems, kernels = 0, 0
     with tempfile.TemporaryDirectory() as folder:
@@ -43,6 +47,11 @@ def main(wheels: list[str]) -> int:
                 kernels += count
     print(f"device code: {kernels} kernels, {problems} problems")
     return 1 if problems else 0
+
+
+def installed_tools() -> list[str]:
+    """Folders of CUDA's programs that wheels installed here."""
+    return [str(folder) for folder in Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin")]
 
 
 def extract_libraries(wheel: Path, folder: Path) -> Iterator[Path]:

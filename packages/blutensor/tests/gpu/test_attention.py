@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 PRECISIONS = ["bf16", "tf32", "ieee"]
 DTYPE = {"bf16": "bfloat16", "tf32": "float32", "ieee": "float32"}
-ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-9, "float16": 2.0**-11}
 
 # Around the tiles of 16 to 128 rows; every head dimension that has kernels, and such as are padded to one.
 LENGTHS = [1, 2, 17, 63, 64, 65, 127, 128, 129, 200, 1000]
