@@ -48,6 +48,7 @@ from .errors import (  # noqa: E402
     UnsupportedError,
 )
 from .external import register_operator, registered  # noqa: E402
+from .family import ProgramFamily, RunInterrupted, Source  # noqa: E402
 from .gradcheck import gradcheck  # noqa: E402
 from .indexing import index_write_  # noqa: E402
 from .nn.functional import (  # noqa: E402
@@ -59,15 +60,7 @@ from .nn.functional import (  # noqa: E402
     scaled_dot_product_attention,
 )
 from .process import float32_math, isa, set_float32_math, set_isa  # noqa: E402
-from .program import (  # noqa: E402
-    CapturedFunction,
-    Program,
-    ProgramFamily,
-    RunInterrupted,
-    Source,
-    capture,
-    is_capturing,
-)
+from .program import CapturedFunction, Program, capture, is_capturing  # noqa: E402
 from .random import Generator, default_generator, manual_seed  # noqa: E402
 from .tensor import Tensor  # noqa: E402
 

@@ -13,7 +13,8 @@ from ._operators import build
 from ._table import ATTR_KINDS, OPERATORS, load
 from .autograd import borrowed, give
 from .errors import ShapeError
-from .tensor import Tensor, array_over
+from .tensor import Tensor
+from .transfer import array_over
 
 Infer = Callable[..., Sequence[tuple[Sequence[int], dtypes.DType | str]]]
 Launch = Callable[..., None]

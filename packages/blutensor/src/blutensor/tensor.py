@@ -29,6 +29,13 @@ def _operators() -> Any:
     return module
 
 
+def _transfer() -> Any:
+    """The module that copies between devices, which needs this one."""
+    from . import transfer as module
+
+    return module
+
+
 class Tensor:
     """An n-dimensional array on a device, with reverse-mode gradients.
 
@@ -178,17 +185,7 @@ class Tensor:
 
     def _view(self, op: str, write: bool = False) -> npt.NDArray[Any]:
         shape, strides, dtype, _ = self._fixed()
-        return array_over(self._address(op, write), shape, strides, dtype, keep=self)
-
-    def _host_array(self, op: str) -> npt.NDArray[Any]:
-        """The values as an array: over the same memory on the cpu, a copy from another device."""
-        shape, _, dtype, device = self._fixed()
-        if device == CPU:
-            return self._view(op)
-        source = self if self.is_contiguous() else _operators().contiguous(self.detach())
-        array = np.empty(shape, dtype.numpy)
-        _native.check(_lib.blutensor_tensor_read(source._handle, op.encode(), array.ctypes.data, array.nbytes))
-        return array
+        return _transfer().array_over(self._address(op, write), shape, strides, dtype, keep=self)  # type: ignore[no-any-return]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.detach()._view("__array__")
@@ -215,7 +212,7 @@ class Tensor:
         return self._values("tolist").tolist()
 
     def _values(self, op: str) -> npt.NDArray[Any]:
-        array = self._host_array(op)
+        array: npt.NDArray[Any] = _transfer().host_array(self, op)
         return (array.astype(np.uint32) << 16).view(np.float32) if self.dtype is dtypes.bfloat16 else array
 
     def __copy__(self) -> Self:
@@ -233,7 +230,7 @@ class Tensor:
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.is_leaf:
             raise ShapeError(f"[pickle] expected a leaf, got a result of '{self.grad_fn}'; use .detach()")
-        values = np.array(self.detach()._host_array("pickle"))
+        values = np.array(_transfer().host_array(self.detach(), "pickle"))
         return _restore, (type(self), values, self.dtype.name, self.requires_grad, self.device)
 
     def __bool__(self) -> bool:
@@ -292,18 +289,7 @@ class Tensor:
         key = self._fixed()[3] if device is None else as_device("to", device)
         if key == converted._fixed()[3]:
             return converted
-        from .autograd import custom_gradient, is_grad_enabled
-
-        source = converted.detach()
-        if not source.is_contiguous():
-            source = _operators().contiguous(source)
-        out = ctypes.c_void_p()
-        _native.check(_lib.blutensor_copy_to_device(source._handle, *key, ctypes.byref(out)))
-        copy = Tensor._adopt(out.value)
-        if converted.requires_grad and is_grad_enabled():
-            back = converted.device
-            custom_gradient("to", [converted], [copy], lambda grads: [None if g is None else g.to(back) for g in grads])
-        return copy
+        return _transfer().moved(converted, key)  # type: ignore[no-any-return]
 
     def cpu(self) -> Tensor:
         """`to("cpu")`."""
@@ -364,35 +350,12 @@ class Tensor:
     def copy_(self, source: Tensor | npt.NDArray[Any]) -> Self:
         """Writes `source` (broadcast, cast; from any device) into this tensor's memory."""
         if isinstance(source, np.ndarray):
-            self._write(source)
+            _transfer().write_array(self, source)
         elif isinstance(source, Tensor) and source._fixed()[3] != self._fixed()[3]:
-            self._copy_from_device(source)
+            _transfer().copy_between(self, source)
         else:
             _operators().copy_(self, source)
         return self
-
-    def _write(self, source: npt.NDArray[Any]) -> None:
-        shape, _, dtype, device = self._fixed()
-        if device == CPU:
-            self._view("copy_", write=True)[...] = source
-            return
-        array = np.empty(shape, dtype.numpy)
-        array[...] = source
-        if self.is_contiguous() and not (self.requires_grad and _lib.blutensor_grad_enabled()):
-            _native.check(_lib.blutensor_tensor_write(self._handle, b"copy_", array.ctypes.data, array.nbytes))
-        else:
-            from .interop import array_tensor
-
-            _operators().copy_(self, array_tensor(array, dtype).to(self.device))
-
-    def _copy_from_device(self, source: Tensor) -> None:
-        whole = self.is_contiguous() and source.is_contiguous()
-        same = self.shape == source.shape and self.dtype is source.dtype
-        differentiated = _lib.blutensor_grad_enabled() and (self.requires_grad or source.requires_grad)
-        if whole and same and not differentiated:
-            _native.check(_lib.blutensor_copy_bytes(self._handle, source._handle))
-        else:
-            _operators().copy_(self, source.to(self.device))
 
     def add_(self, other: Tensor | Scalar) -> Self:
         """Adds `other` (broadcast) in place."""
@@ -549,20 +512,6 @@ class Tensor:
     __hash__ = object.__hash__
 
 
-def array_over(
-    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtypes.DType, keep: object = None
-) -> npt.NDArray[Any]:
-    """A NumPy array over native memory. `address` is that of element (0, ..., 0); `keep` lives as long as the array."""
-    if 0 in shape:
-        return np.empty(shape, dtype.numpy)
-    item = dtype.itemsize
-    low = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s < 0) * item
-    high = sum(s * (d - 1) for s, d in zip(strides, shape, strict=True) if s > 0) * item + item
-    buffer: Any = (ctypes.c_char * (high - low)).from_address(address + low)
-    buffer._keep = keep
-    return np.ndarray(shape, dtype.numpy, buffer, -low, [s * item for s in strides])
-
-
 def _restore(
     cls: type[Tensor], values: npt.NDArray[Any], dtype: str, requires_grad: bool, device: str = "cpu"
 ) -> Tensor:
@@ -570,7 +519,7 @@ def _restore(
     from .interop import empty
 
     made = empty(values.shape, dtype=dtype, device=device)
-    made._write(values)
+    _transfer().write_array(made, values)
     tensor = cls._adopt(made._detach_handle())
     tensor.requires_grad = requires_grad
     return tensor
