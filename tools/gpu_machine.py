@@ -31,7 +31,7 @@ BENCHMARKS = (
     ("blutensor", "bench_attention_cuda.py", "attention"),
     ("blutensor", "bench_memory_cuda.py", "memory"),
     ("blualloc", "torch_training.py", "torch_training"),
-    ("blutrain", "checkpoint.py", "checkpoint"),
+    ("blutrain", "checkpoint_cuda.py", "checkpoint"),
 )
 
 
