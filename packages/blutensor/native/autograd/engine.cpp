@@ -56,6 +56,12 @@ class Engine final : public BackwardPass {
     if (!meta.grad.contiguous()) return {};
     return {meta.grad, !meta.grad_stale};
   }
+  Tensor partial_sum(const Edge& edge) override {
+    const auto pending = queue_.find(edge.node->sequence());
+    if (pending == queue_.end()) return {};
+    const Tensor& sum = pending->second.grads[static_cast<size_t>(edge.index)];
+    return sum.defined() && is_ours_alone(sum) ? sum : Tensor{};
+  }
   void consumed(const Tensor& leaf) override { set_grad_stale(leaf, false); }
   bool retain_graph() const override { return options_.retain_graph || options_.create_graph; }
 
@@ -127,12 +133,16 @@ class Engine final : public BackwardPass {
       fail(Status::runtime, "[", from, "] its gradient has shape ", grad.shape(), ", the tensor has ", shape);
   }
 
-  // Adds in place where nobody else can see it.
+  // Whether a sum may be added to in place: nobody else can see it.
+  bool is_ours_alone(const Tensor& sum) const {
+    return !options_.create_graph && sum.impl()->use_count() == 1 && sum.storage().use_count() == 1 &&
+           sum.contiguous() && !sum.storage().foreign();
+  }
+
   void sum_into(Tensor& sum, Tensor grad) {
     if (!sum.defined()) {
       sum = std::move(grad);
-    } else if (!options_.create_graph && sum.impl()->use_count() == 1 && sum.storage().use_count() == 1 &&
-               sum.contiguous() && !sum.storage().foreign()) {
+    } else if (is_ours_alone(sum)) {
       add_into.many({sum, grad});
     } else {
       sum = add({sum, grad});

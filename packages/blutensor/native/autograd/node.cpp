@@ -84,9 +84,12 @@ class OpNode final : public Node, public GradContext {
   bool needs(int i) const override { return edges[static_cast<size_t>(i)].defined(); }
   GradTarget target(int i) override {
     const Edge& edge = edges[static_cast<size_t>(i)];
-    return edge.leaf.defined() ? pass_->target(edge.leaf) : GradTarget{};
+    if (edge.leaf.defined()) return pass_->target(edge.leaf);
+    return edge.node ? GradTarget{pass_->partial_sum(edge), true} : GradTarget{};
   }
-  void consumed(int i) override { pass_->consumed(edges[static_cast<size_t>(i)].leaf); }
+  void consumed(int i) override {
+    if (const Edge& edge = edges[static_cast<size_t>(i)]; edge.leaf.defined()) pass_->consumed(edge.leaf);
+  }
 
  private:
   using SavedList = std::pmr::vector<Saved>;

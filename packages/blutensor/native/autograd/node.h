@@ -57,17 +57,6 @@ class GradModeGuard {
   bool before_;
 };
 
-// What one backward pass offers a node.
-class BackwardPass {
- public:
-  virtual GradTarget target(const Tensor& leaf) = 0;
-  virtual void consumed(const Tensor& leaf) = 0;
-  virtual bool retain_graph() const = 0;
-
- protected:
-  ~BackwardPass() = default;
-};
-
 // Where the gradient of an input goes: to the output `index` of a node, or to a leaf, or nowhere.
 struct Edge {
   Ref<Node> node;
@@ -76,6 +65,19 @@ struct Edge {
   bool defined() const { return node || leaf.defined(); }
 };
 Edge edge_to(const Tensor& tensor);
+
+// What one backward pass offers a node.
+class BackwardPass {
+ public:
+  virtual GradTarget target(const Tensor& leaf) = 0;
+  // The sum of what has been delivered along this edge to a node, where one may add to it in place; else undefined.
+  virtual Tensor partial_sum(const Edge& edge) = 0;
+  virtual void consumed(const Tensor& leaf) = 0;
+  virtual bool retain_graph() const = 0;
+
+ protected:
+  ~BackwardPass() = default;
+};
 
 class Node : public RefCounted {
  public:

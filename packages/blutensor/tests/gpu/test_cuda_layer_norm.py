@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_compare import check_all, exact, from_torch, rounded, same_bits, to_torch
+from gpu_compare import EPSILON, check_all, exact, from_torch, rounded, same_bits, to_torch
 
 import blutensor as bt
 from blutensor._operators import layer_norm, private
@@ -103,6 +103,18 @@ def test_gradient_buffers(dtype: str) -> None:
     only = bt.zeros((96,), device="cuda")
     backward_(dy.cuda(), x.cuda(), mean, rstd, bias_grad=only, weight=w.cuda())
     np.testing.assert_allclose(exact(only), wide[5], atol=1e-5 * np.max(np.abs(wide[5])), rtol=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("columns", [9, 768, 1600, 9000])
+def test_gradient_is_added_to_that_of_the_residual_stream(columns: int, dtype: str) -> None:
+    x, w, b, dy = (t.cuda() for t in operands((70, columns), dtype))
+    _, mean, rstd = layer_norm(x, w, b)
+    alone = backward(dy, x, mean, rstd, w)[0]
+    stream = rounded(np.random.default_rng(3).standard_normal((70, columns)), dtype).cuda()
+    want = exact(stream) + exact(alone)
+    assert backward_(dy, x, mean, rstd, weight=w, x_grad=stream).shape == (0,)
+    np.testing.assert_allclose(exact(stream), want, rtol=0, atol=2 * EPSILON[dtype] * np.abs(want).max())
 
 
 def test_empty() -> None:

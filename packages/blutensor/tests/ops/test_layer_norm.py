@@ -187,6 +187,36 @@ def test_gradients_accumulate_in_their_buffers() -> None:
     np.testing.assert_array_equal(b.grad.numpy(), fresh[0][1] + fresh[1][1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradient_is_added_to_that_of_the_residual_stream(dtype: str) -> None:
+    rng = np.random.default_rng(9)
+    x, w, b, upstream = (bt.asarray(normal(rng, *s)).astype(dtype) for s in ((70, 9), (9,), (9,), (70, 9)))
+    _, mean, rstd = _operators.layer_norm(x, w, b)
+    backward_ = _operators.private("layer_norm_backward_")
+    alone = backward_(upstream, x, mean, rstd, weight=w)
+    stream = bt.asarray(normal(rng, 70, 9)).astype(dtype)
+    want = (stream + alone).astype("float32").numpy()
+    assert backward_(upstream, x, mean, rstd, weight=w, x_grad=stream).shape == (0,)
+    np.testing.assert_array_equal(stream.astype("float32").numpy(), want)
+    with pytest.raises(ValueError, match="expected a contiguous x_grad like x"):
+        backward_(upstream, x, mean, rstd, weight=w, x_grad=bt.zeros((9, 70), dtype=dtype).T)
+
+
+def test_residual_stream_has_the_same_gradient_as_without_it() -> None:
+    rng = np.random.default_rng(10)
+    values = [normal(rng, 6, 9), normal(rng, 9), normal(rng, 9)]
+    upstream = bt.asarray(normal(rng, 6, 9))
+
+    def run(through: Callable[[bt.Tensor], bt.Tensor]) -> list[np.ndarray]:
+        leaf, w, b = (parameter(v) for v in values)
+        x = leaf * 2.0
+        (x + ours(through(x), w, b)).backward(upstream)
+        return [t.grad.numpy() for t in (leaf, w, b)]
+
+    for got, want in zip(run(lambda x: x), run(lambda x: x * 1.0), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

@@ -5,7 +5,7 @@
 // adds to the sums of its own columns. At the end of a block its warps' sums are added in order and go to
 // partial [blocks, 2 C]; add_blocks sums those in double, in an order that the sizes decide. Rows that do not fit
 // registers take layer_norm_backward_any, and partial_any for the columns.
-// Bytes: 3 M C elements, and 16 C blocks for the partial sums. FLOPs: about 16 M C.
+// Bytes: 3 M C elements (4 where dx is added to a gradient that is there), and 16 C blocks for the partial sums. FLOPs: about 16 M C.
 // Benchmark: benchmarks/bench_memory_cuda.py --only layer_norm
 #include "ops/layer_norm/layer_norm_cuda.h"
 #include "ops/layer_norm/row_cuda.cuh"
@@ -29,6 +29,7 @@ struct Backward {
   const T* weight;  // may be null
   const C *mean, *rstd;
   T* dx;
+  bool add;    // to what is in dx
   C* partial;  // [blocks, 2 C]
   int64_t rows;
   int cols;
@@ -127,6 +128,11 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
       }
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) g[i] = rstd * (g[i] - mean_g - (xs[i] - mean) * rstd * mean_product);
+      if (p.add) {
+        const Pack<float, kWidth> old = convert_pack<float>(load_pack<kWidth>(dx + col));
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) g[i] += old[i];
+      }
       store_pack(dx + col, convert_pack<T>(g));
     }
   }
@@ -171,9 +177,11 @@ __global__ void __launch_bounds__(kAnyThreads) layer_norm_backward_any(const Bac
     }
     const C mean_g = block_sum<kAnyThreads>(sum, shared[0]) / static_cast<C>(p.cols);
     const C mean_product = block_sum<kAnyThreads>(product, shared[1]) / static_cast<C>(p.cols);
-    for (int col = thread; col < p.cols; col += kAnyThreads)
-      p.dx[row * p.cols + col] =
-          convert<T>(rstd * (gradient(col) - mean_g - (convert<C>(x[col]) - mean) * rstd * mean_product));
+    for (int col = thread; col < p.cols; col += kAnyThreads) {
+      T& dx = p.dx[row * p.cols + col];
+      const C g = rstd * (gradient(col) - mean_g - (convert<C>(x[col]) - mean) * rstd * mean_product);
+      dx = convert<T>(p.add ? convert<C>(dx) + g : g);
+    }
     __syncthreads();  // before the next row's sums
   }
 }
@@ -232,7 +240,7 @@ __global__ void __launch_bounds__(kColumnsPerBlock* kColumnGroups)
 struct Operands {
   View grad, x, weight, mean, rstd, dx, dweight, dbias;  // the last two may be undefined
   int num_axes;
-  bool accumulate_weight, accumulate_bias;
+  bool accumulate_weight, accumulate_bias, accumulate_x;
 };
 
 // Blocks that the rows are shared out to, and so the number of partial sums.
@@ -297,7 +305,7 @@ void backward(const Operands& a, const Launch& launch, Execution& run) {
     const int cols = static_cast<int>(x.cols);
     launch_backward<T>({static_cast<const T*>(dy.data), dy.row_stride, static_cast<const T*>(x.data), x.row_stride,
                         static_cast<const T*>(weight), static_cast<const C*>(mean), static_cast<const C*>(rstd),
-                        a.dx.ptr<T>(), static_cast<C*>(partial.data), x.rows, cols},
+                        a.dx.ptr<T>(), a.accumulate_x, static_cast<C*>(partial.data), x.rows, cols},
                        registers, num_partial, stream_of(launch));
     if (!wants_sums) return;
     const auto blocks = static_cast<unsigned>((2 * x.cols + kColumnsPerBlock - 1) / kColumnsPerBlock);
@@ -315,14 +323,15 @@ void backward(const Operands& a, const Launch& launch, Execution& run) {
 void layer_norm_backward_cuda(const Launch& launch, Execution& run) {
   const auto& in = launch.inputs;
   backward({in[0], in[1], in[2], in[3], in[4], launch.outputs[0], launch.outputs[1], launch.outputs[2],
-            static_cast<int>(launch.attrs.i(0)), false, false},
+            static_cast<int>(launch.attrs.i(0)), false, false, false},
            launch, run);
 }
 
 void layer_norm_backward_in_place_cuda(const Launch& launch, Execution& run) {
   const auto& in = launch.inputs;
-  backward({in[2], in[3], in[4], in[5], in[6], launch.outputs[0], in[0], in[1], static_cast<int>(launch.attrs.i(0)),
-            launch.attrs.b(1), launch.attrs.b(2)},
+  const bool adds = in[7].defined();
+  backward({in[2], in[3], in[4], in[5], in[6], adds ? in[7] : launch.outputs[0], in[0], in[1],
+            static_cast<int>(launch.attrs.i(0)), launch.attrs.b(1), launch.attrs.b(2), adds},
            launch, run);
 }
 

@@ -102,11 +102,19 @@ Tensors layer_norm_gradient(GradContext& ctx) {
   const Tensor weight = ctx.has_input(1) ? ctx.input(1) : Tensor{};
   const GradTarget weight_target = wants_weight ? ctx.target(1) : GradTarget{},
                    bias_target = wants_bias ? ctx.target(2) : GradTarget{};
+  // What else reached x, in a residual stream: dx is added to it in the same pass.
+  const GradTarget sum = ctx.needs(0) ? ctx.target(0) : GradTarget{};
+  const bool adds = sum.accumulate && sum.buffer.defined() && sum.buffer.dtype() == ctx.input_spec(0).dtype;
   const Attr axes = ctx.attrs()[kNumAxes];
   if (wants_weight == weight_target.buffer.defined() && wants_bias == bias_target.buffer.defined()) {
-    grads[0] =
-        in_place({weight_target.buffer, bias_target.buffer, grad, ctx.input(0), weight, ctx.output(1), ctx.output(2)},
+    const Tensor dx =
+        in_place({weight_target.buffer, bias_target.buffer, grad, ctx.input(0), weight, ctx.output(1), ctx.output(2),
+                  adds ? sum.buffer : Tensor{}},
                  {axes, Attr::of_bool(weight_target.accumulate), Attr::of_bool(bias_target.accumulate)});
+    if (adds)
+      ctx.consumed(0);
+    else
+      grads[0] = dx;
     if (wants_weight) ctx.consumed(1);
     if (wants_bias) ctx.consumed(2);
     return grads;
@@ -142,29 +150,41 @@ Tensors decompose_layer_norm(std::span<const Tensor> in, const Attrs& attrs) {
 struct BackwardOperands {
   View grad, x, weight, mean, rstd, dx, dweight, dbias;  // the last two may be undefined
   int num_axes;
-  bool accumulate_weight, accumulate_bias;
+  bool accumulate_weight, accumulate_bias, accumulate_x;
+};
+
+// Where the rows of a task's block go before they are added to dx: of each thread. None where dx is written.
+struct AddScratch {
+  char* data = nullptr;
+  size_t bytes = 0;
+  int32_t threads = 0;  // no limit
 };
 
 template <class T>
 void backward_blocks(const Matrix& dy, const Matrix& x, const void* weight, const void* mean, const void* rstd, T* dx,
-                     compute_t<T>* partial) {
+                     compute_t<T>* partial, const AddScratch& scratch) {
   using C = compute_t<T>;
   const int64_t grain = backward_grain(x.rows), cols = x.cols;
-  parallel_for((x.rows + grain - 1) / grain, 1, [&](int64_t begin, int64_t end) {
+  const auto task = [&](int64_t begin, int64_t end, int32_t thread) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t row = block * grain, rows = std::min(grain, x.rows - row);
       const T *dy_rows = static_cast<const T*>(dy.data) + row * dy.row_stride,
               *x_rows = static_cast<const T*>(x.data) + row * x.row_stride;
       const C *means = static_cast<const C*>(mean) + row, *rstds = static_cast<const C*>(rstd) + row;
       C *dweight = partial + 2 * block * cols, *dbias = dweight + cols;
+      T *to = dx + row * cols, *fresh = to;
+      if (scratch.data) fresh = reinterpret_cast<T*>(scratch.data + static_cast<size_t>(thread) * scratch.bytes);
       if constexpr (std::is_same_v<T, float>)
         kernels().layer_norm.backward_f32({dy_rows, dy.row_stride, x_rows, x.row_stride, static_cast<const T*>(weight),
-                                           means, rstds, rows, cols, dx + row * cols, dweight, dbias});
+                                           means, rstds, rows, cols, fresh, dweight, dbias});
       else
         layer_norm_backward_reference<T>(dy_rows, dy.row_stride, x_rows, x.row_stride, static_cast<const T*>(weight),
-                                         means, rstds, rows, cols, dx + row * cols, dweight, dbias);
+                                         means, rstds, rows, cols, fresh, dweight, dbias);
+      if (fresh == to) continue;
+      for (int64_t i = 0; i < rows * cols; ++i) to[i] = static_cast<T>(static_cast<C>(to[i]) + static_cast<C>(fresh[i]));
     }
-  });
+  };
+  parallel_for_threads((x.rows + grain - 1) / grain, 1, task, scratch.threads);
 }
 
 // total[j] = sum over blocks of partial[block][j], j in [0, 2 cols).
@@ -190,11 +210,16 @@ void backward(const BackwardOperands& a, Execution& run) {
              *rstd = run.contiguous(a.rstd, statistics);
   const int64_t grain = backward_grain(x.rows), blocks = (x.rows + grain - 1) / grain;
   const Matrix partial = run.scratch(blocks, 2 * x.cols, statistics), total = run.scratch(2, x.cols, statistics);
+  AddScratch add;
+  if (a.accumulate_x) {
+    add.bytes = (static_cast<size_t>(grain * x.cols) * dtype_size(dtype) + 63) / 64 * 64;
+    add.threads = run.take_per_thread(add.bytes, &add.data);
+  }
   if (run.dry()) return;
   visit_floating(dtype, "layer_norm_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = compute_t<T>;
-    backward_blocks<T>(dy, x, weight, mean, rstd, a.dx.ptr<T>(), static_cast<C*>(partial.data));
+    backward_blocks<T>(dy, x, weight, mean, rstd, a.dx.ptr<T>(), static_cast<C*>(partial.data), add);
     if (a.dweight.defined() || a.dbias.defined())
       add_blocks<C>(static_cast<const C*>(partial.data), blocks, 2 * x.cols, static_cast<C*>(total.data));
   });
@@ -224,7 +249,7 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
 void execute_backward(const Launch& launch, Execution& run) {
   const auto& in = launch.inputs;
   backward({in[0], in[1], in[2], in[3], in[4], launch.outputs[0], launch.outputs[1], launch.outputs[2],
-            static_cast<int>(launch.attrs.i(0)), false, false},
+            static_cast<int>(launch.attrs.i(0)), false, false, false},
            run);
 }
 
@@ -237,13 +262,18 @@ std::vector<TensorSpec> infer_backward_in_place(const OpCall& call) {
       require(call.inputs[i].shape() == normalised && is_floating(call.inputs[i].dtype()),
               "[layer_norm_backward_] expected ", i ? "bias_grad " : "weight_grad ", normalised, ", got ",
               describe(call.inputs[i]));
-  return {{x.dtype(), x.shape(), {}, false}};
+  const Tensor& sum = call.inputs[7];
+  if (!sum.defined()) return {{x.dtype(), x.shape(), {}, false}};
+  require(sum.shape() == x.shape() && sum.dtype() == x.dtype() && sum.contiguous(),
+          "[layer_norm_backward_] expected a contiguous x_grad like x, ", describe(x), ", got ", describe(sum));
+  return {{x.dtype(), {0}, {}, false}};
 }
 
 void execute_backward_in_place(const Launch& launch, Execution& run) {
   const auto& in = launch.inputs;
-  backward({in[2], in[3], in[4], in[5], in[6], launch.outputs[0], in[0], in[1], static_cast<int>(launch.attrs.i(0)),
-            launch.attrs.b(1), launch.attrs.b(2)},
+  const bool adds = in[7].defined();
+  backward({in[2], in[3], in[4], in[5], in[6], adds ? in[7] : launch.outputs[0], in[0], in[1],
+            static_cast<int>(launch.attrs.i(0)), launch.attrs.b(1), launch.attrs.b(2), adds},
            run);
 }
 
@@ -300,7 +330,7 @@ void register_layer_norm(OperatorRegistry& registry) {
     op.name = "layer_norm_backward_";
     op.doc =
         "layer_norm_backward with the gradients of weight and bias written into, or added to, their buffers; returns "
-        "the gradient of x.";
+        "the gradient of x, or adds it to x_grad where that is given, and then returns a tensor of shape (0,).";
     op.category = "Gradients";
     op.inputs = {{"weight_grad", Kind::optional, true},
                  {"bias_grad", Kind::optional, true},
@@ -308,11 +338,12 @@ void register_layer_norm(OperatorRegistry& registry) {
                  {"x", Kind::required},
                  {"weight", Kind::optional},
                  {"mean", Kind::required},
-                 {"rstd", Kind::required}};
+                 {"rstd", Kind::required},
+                 {"x_grad", Kind::optional, true}};
     op.attrs = {num_axes,
                 {"accumulate_weight", AttrKind::boolean, Attr::of_bool(false), false, {}},
                 {"accumulate_bias", AttrKind::boolean, Attr::of_bool(false), false, {}}};
-    op.output_names = {"x_grad"};
+    op.output_names = {"fresh_x_grad"};
     op.infer = infer_backward_in_place;
     op.workspace = workspace_of<execute_backward_in_place>;
     op.launch_cpu = launch_of<execute_backward_in_place>;
