@@ -464,6 +464,7 @@ class _LayerNormBackwardInPlace(Protocol):
         weight_grad: Tensor | None = None,
         bias_grad: Tensor | None = None,
         weight: Tensor | None = None,
+        x_grad: Tensor | None = None,
         num_axes: int = 1,
         accumulate_weight: bool = False,
         accumulate_bias: bool = False,

@@ -1,9 +1,10 @@
 // cross_entropy on CUDA: -log softmax(logits)[target] of rows of logits [N, V], and its gradient.
 //
-// A block takes a row: one pass for its maximum and sum of exponentials. The losses of the rows are added by one block,
+// A block takes a row, or a warp a short one: one pass for its maximum and sum of exponentials. The losses of the rows are added by one block,
 // in double, in an order that N decides. Backward: one pass, from maximum and log_sum. A target out of range is reported
 // (ops/cuda/report.h), and its row counts for nothing.
 // Bytes: forward N V elements, backward 2 N V.
+#include "ops/cross_entropy/sums.cuh"
 #include "ops/cuda/report.h"
 #include "ops/cuda/table.h"
 #include "ops/matmul/operand.h"
@@ -16,6 +17,7 @@ using namespace cuda;
 namespace {
 
 constexpr int kThreads = 512, kSumThreads = 1024;
+constexpr int64_t kWarpRow = 1024;  // a longer row takes a block
 
 struct Targets {
   const void* data;
@@ -23,7 +25,6 @@ struct Targets {
   int64_t ignore_index, num_classes;
   Report* slot;
 
-  __device__ bool counts(int64_t row) const { return load_element<int64_t>(data, row, dtype) != ignore_index; }
   // -1 where the row is ignored, or the target is no class.
   __device__ int64_t at(int64_t row) const {
     const int64_t target = load_element<int64_t>(data, row, dtype);
@@ -34,16 +35,18 @@ struct Targets {
   }
 };
 
-template <class T, int kWidth>
+template <class T, int kRow, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_rows(const T* logits, int64_t row_stride, const Targets targets, device_compute_t<T>* maximum,
-                       device_compute_t<T>* log_sum, double* losses, device_compute_t<T>* loss) {
+    cross_entropy_rows(const T* logits, int64_t row_stride, int64_t rows, const Targets targets,
+                       device_compute_t<T>* maximum, device_compute_t<T>* log_sum, double* losses,
+                       device_compute_t<T>* loss) {
   using C = device_compute_t<T>;
   __shared__ MaxSum<C> shared[kThreads / kWarpSize];
-  const int64_t row = blockIdx.x;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow;
+  if (row >= rows) return;
   const T* x = logits + row * row_stride;
-  const MaxSum<C> all = row_max_sum<kThreads, kWidth>(x, targets.num_classes, shared);
-  if (threadIdx.x > 0) return;
+  const MaxSum<C> all = row_max_sum<kRow, kWidth>(x, targets.num_classes, shared);
+  if (threadIdx.x % kRow > 0) return;
   const double log_of_sum = log(static_cast<double>(all.sum));
   maximum[row] = all.maximum;
   log_sum[row] = static_cast<C>(log_of_sum);
@@ -61,11 +64,9 @@ template <class C>
 __global__ void __launch_bounds__(kSumThreads)
     add_losses(const double* losses, const Targets targets, int64_t rows, bool mean, C* loss) {
   __shared__ double sums[kSumThreads / kWarpSize], counts[kSumThreads / kWarpSize];
-  double sum = 0, count = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += kSumThreads) {
-    sum += losses[row];
-    count += targets.counts(row);
-  }
+  double sum = losses_of_thread<kSumThreads>(losses, rows);
+  double count =
+      static_cast<double>(count_of_thread<kSumThreads>(targets.data, targets.dtype, targets.ignore_index, rows));
   sum = block_sum<kSumThreads>(sum, sums);
   count = block_sum<kSumThreads>(count, counts);
   if (threadIdx.x == 0) *loss = static_cast<C>(mean ? sum / count : sum);  // 0 / 0 where none counts
@@ -73,25 +74,27 @@ __global__ void __launch_bounds__(kSumThreads)
 
 __global__ void __launch_bounds__(kSumThreads) count_rows(const Targets targets, int64_t rows, int64_t* count) {
   __shared__ double counts[kSumThreads / kWarpSize];
-  double sum = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += kSumThreads) sum += targets.counts(row);
+  double sum =
+      static_cast<double>(count_of_thread<kSumThreads>(targets.data, targets.dtype, targets.ignore_index, rows));
   sum = block_sum<kSumThreads>(sum, counts);
   if (threadIdx.x == 0) *count = static_cast<int64_t>(sum);
 }
 
-template <class T, int kWidth>
+template <class T, int kRow, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy_gradient(const device_compute_t<T>* grad, bool grad_per_row, const int64_t* count, const T* logits,
-                           int64_t row_stride, const Targets targets, const device_compute_t<T>* maximum,
+                           int64_t row_stride, int64_t rows, const Targets targets, const device_compute_t<T>* maximum,
                            const device_compute_t<T>* log_sum, T* out) {
   using C = device_compute_t<T>;
-  const int64_t row = blockIdx.x, n = targets.num_classes;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow,
+                n = targets.num_classes;
+  if (row >= rows) return;
   const T* x = logits + row * row_stride;
   T* dx = out + row * n;
   const int64_t target = targets.at(row);
   const C scale = grad[grad_per_row ? row : 0] / (count ? static_cast<C>(*count) : C{1}), top = maximum[row],
           log_of_sum = log_sum[row];
-  for (int64_t j = static_cast<int64_t>(threadIdx.x) * kWidth; j < n; j += kThreads * kWidth) {
+  for (int64_t j = static_cast<int64_t>(threadIdx.x % kRow) * kWidth; j < n; j += kRow * kWidth) {
     Pack<C, kWidth> v = {};
     if (target >= 0) {
       v = convert_pack<C>(load_pack<kWidth>(x + j));
@@ -107,15 +110,24 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---------------------------------------------------------------- host
 
-// Calls f(width of a pack) as a constant.
+// Calls f(threads of a row, width of a pack) as constants.
 template <class T, class F>
-void visit_width(const Matrix& logits, const void* out, const F& f) {
+void visit_row(const Matrix& logits, const void* out, const F& f) {
   constexpr int kWidth = kPackOf<T>;
-  if (logits.cols % kWidth == 0 && (logits.rows == 1 || logits.row_stride % kWidth == 0) &&
-      is_aligned(logits.data, 16) && is_aligned(out, 16))
-    f(std::integral_constant<int, kWidth>{});
+  const bool packs = logits.cols % kWidth == 0 && (logits.rows == 1 || logits.row_stride % kWidth == 0) &&
+                     is_aligned(logits.data, 16) && is_aligned(out, 16);
+  const auto visit_width = [&](auto row) {
+    packs ? f(row, std::integral_constant<int, kWidth>{}) : f(row, std::integral_constant<int, 1>{});
+  };
+  if (logits.cols <= kWarpRow)
+    visit_width(std::integral_constant<int, kWarpSize>{});
   else
-    f(std::integral_constant<int, 1>{});
+    visit_width(std::integral_constant<int, kThreads>{});
+}
+
+unsigned row_blocks(int64_t rows, int threads_of_row) {
+  const int64_t per_block = kThreads / threads_of_row;
+  return static_cast<unsigned>((rows + per_block - 1) / per_block);
 }
 
 Targets targets_of(const void* data, const View& view, const Launch& launch, int64_t num_classes) {
@@ -135,9 +147,9 @@ void forward(const Launch& launch, Execution& run) {
     using T = typename decltype(tag)::type;
     using C = device_compute_t<T>;
     if (rows > 0)
-      visit_width<T>(logits, nullptr, [&](auto width) {
-        cross_entropy_rows<T, width()><<<static_cast<unsigned>(rows), kThreads, 0, stream_of(launch)>>>(
-            static_cast<const T*>(logits.data), logits.row_stride, targets, maximum.ptr<C>(),
+      visit_row<T>(logits, nullptr, [&](auto row, auto width) {
+        cross_entropy_rows<T, row(), width()><<<row_blocks(rows, row()), kThreads, 0, stream_of(launch)>>>(
+            static_cast<const T*>(logits.data), logits.row_stride, rows, targets, maximum.ptr<C>(),
             launch.outputs[2].ptr<C>(), losses, launch.outputs[0].ptr<C>());
         check_launch("cross_entropy");
       });
@@ -165,10 +177,10 @@ void backward(const Launch& launch, Execution& run) {
     using T = typename decltype(tag)::type;
     using C = device_compute_t<T>;
     T* out = launch.outputs[0].ptr<T>();
-    visit_width<T>(logits, out, [&](auto width) {
-      cross_entropy_gradient<T, width()><<<static_cast<unsigned>(rows), kThreads, 0, stream_of(launch)>>>(
+    visit_row<T>(logits, out, [&](auto row, auto width) {
+      cross_entropy_gradient<T, row(), width()><<<row_blocks(rows, row()), kThreads, 0, stream_of(launch)>>>(
           static_cast<const C*>(grad), launch.attrs.s(1) == "none", count, static_cast<const T*>(logits.data),
-          logits.row_stride, targets, launch.inputs[3].ptr<const C>(), launch.inputs[4].ptr<const C>(), out);
+          logits.row_stride, rows, targets, launch.inputs[3].ptr<const C>(), launch.inputs[4].ptr<const C>(), out);
       check_launch("cross_entropy_backward");
     });
   });

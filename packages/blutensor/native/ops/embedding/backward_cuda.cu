@@ -5,7 +5,7 @@
 // the runs of an id in order. So every sum has an order that the ids alone decide, and an id that fills the batch still
 // keeps the device busy. Where the gradient is overwritten it is zeroed first.
 // Bytes: N C of grad_output, twice the rows that occur (once without accumulation), V C for zeroing.
-// Benchmark: benchmarks/bench_memory_cuda.py --only embedding_backward_
+// Benchmark: benchmarks/bench_layers_cuda.py --only embedding
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/embedding/embedding_cuda.h"

@@ -2,7 +2,7 @@
 //
 // Rows are moved as words of 16 bytes, or of the element's size where strides do not allow that. An id out of range is
 // reported (ops/cuda/report.h) and row 0 taken in its place.
-// Bytes: 2 N C elements. Benchmark: benchmarks/bench_memory_cuda.py --only embedding
+// Bytes: 2 N C elements. Benchmark: benchmarks/bench_layers_cuda.py --only embedding
 #include "ops/cuda/report.h"
 #include "ops/cuda/table.h"
 #include "ops/cuda/vector.cuh"

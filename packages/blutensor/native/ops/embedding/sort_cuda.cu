@@ -17,8 +17,8 @@ using namespace cuda;
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kClasses = 256;
-constexpr int kBins = 4096;  // ids of a class at most: more ids take more classes
+constexpr int kLogClasses = 8;
+constexpr int kBins = 4096;  // ids of a class at most: more of them take more classes
 
 struct Item {
   int32_t bin, position;
@@ -45,45 +45,65 @@ __device__ int exclusive_sum(int value, int* total, int* shared) {
   return before + sum - value;
 }
 
+// Positions of 32 lanes for which `yes`: their number before this lane.
+__device__ int rank_of(unsigned yes) { return __popc(yes & ((1u << (threadIdx.x % kWarpSize)) - 1)); }
+
 template <class Id>
-__global__ void __launch_bounds__(kThreads)
-    sort_by_id(const Id* ids, int count, int limit, int classes, Item* items, SortedPosition* sorted, Report* slot) {
-  __shared__ int sums[kThreads / kWarpSize];
+__global__ void __launch_bounds__(kThreads) sort_by_id(const Id* ids, int count, int limit, int log_classes,
+                                                       Item* items, SortedPosition* sorted, Report* slot) {
+  constexpr int kWarps = kThreads / kWarpSize;
+  __shared__ int sums[kWarps], counts[3][kWarps];
   __shared__ int starts[kBins + 1], next[kBins];
-  const int thread = static_cast<int>(threadIdx.x), own = static_cast<int>(blockIdx.x);
-  const auto divisor = static_cast<uint32_t>(classes);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize, warp = thread / kWarpSize,
+            own = static_cast<int>(blockIdx.x), classes = 1 << log_classes;
 
   // Ids out of range belong to a class after the last, which no block collects: the last block reports and marks them.
-  const auto class_of = [&](Id id) {
-    return id >= 0 && id < limit ? static_cast<int>(static_cast<uint32_t>(id) % divisor) : classes;
-  };
+  const auto class_of = [&](Id id) { return id >= 0 && id < limit ? static_cast<int>(id) & (classes - 1) : classes; };
 
-  // ------------------------------------------------ collect: a thread takes neighbouring positions
-  const int per_thread = (count + kThreads - 1) / kThreads;
-  const int begin = min(count, thread * per_thread), end = min(count, begin + per_thread);
+  // ------------------------------------------------ collect: a warp takes neighbouring positions, 32 at a time
+  const int per_warp = (count + kThreads - 1) / kThreads * kWarpSize;
+  const int begin = min(count, warp * per_warp), end = min(count, begin + per_warp);
   int mine = 0, lower = 0, wrong = 0;
-  for (int i = begin; i < end; ++i) {
-    const int c = class_of(ids[i]);
-    mine += c == own;
+#pragma unroll 4
+  for (int i = begin + lane; i - lane < end; i += kWarpSize) {
+    const int c = i < end ? class_of(ids[i]) : classes + 1;
+    mine += __popc(__ballot_sync(kAllLanes, c == own));
     lower += c < own;
-    wrong += c == classes;
+    wrong += __popc(__ballot_sync(kAllLanes, c == classes));
   }
-  int size = 0, base = 0;
-  int at = exclusive_sum(mine, &size, sums);
-  exclusive_sum(lower, &base, sums);
-  for (int i = begin; i < end && mine > 0; ++i) {
-    const Id id = ids[i];
-    if (class_of(id) != own) continue;
-    items[base + at++] = {static_cast<int32_t>(static_cast<uint32_t>(id) / divisor), i};
+  lower = warp_sum(lower);
+  if (lane == 0) {
+    counts[0][warp] = mine;
+    counts[1][warp] = lower;
+    counts[2][warp] = wrong;
   }
-  if (own == classes - 1) {
-    int num_wrong = 0;
-    int place = exclusive_sum(wrong, &num_wrong, sums) + count;
-    for (int i = begin; i < end && wrong > 0; ++i) {
-      if (class_of(ids[i]) != classes) continue;
-      sorted[place - num_wrong] = {0, i, 0, 0};
-      ++place;
-      report(slot, ReportCode::embedding_id, static_cast<int64_t>(ids[i]), limit);
+  __syncthreads();
+  int size = 0, base = 0, num_wrong = 0, at = 0, wrong_at = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    at += w < warp ? counts[0][w] : 0;
+    wrong_at += w < warp ? counts[2][w] : 0;
+    size += counts[0][w];
+    base += counts[1][w];
+    num_wrong += counts[2][w];
+  }
+  if (mine > 0) {
+#pragma unroll 4
+    for (int i = begin + lane; i - lane < end; i += kWarpSize) {
+      const Id id = i < end ? ids[i] : Id{-1};
+      const unsigned yes = __ballot_sync(kAllLanes, class_of(id) == own);
+      if (class_of(id) == own) items[base + at + rank_of(yes)] = {static_cast<int32_t>(id) >> log_classes, i};
+      at += __popc(yes);
+    }
+  }
+  if (wrong > 0 && own == classes - 1) {
+    for (int i = begin + lane; i - lane < end; i += kWarpSize) {
+      const bool is_wrong = i < end && class_of(ids[i]) == classes;
+      const unsigned yes = __ballot_sync(kAllLanes, is_wrong);
+      if (is_wrong) {
+        sorted[count - num_wrong + wrong_at + rank_of(yes)] = {0, i, 0, 0};
+        report(slot, ReportCode::embedding_id, static_cast<int64_t>(ids[i]), limit);
+      }
+      wrong_at += __popc(yes);
     }
   }
 
@@ -112,7 +132,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool active = k < size;
     const Item item = active ? items[base + k] : Item{-1, 0};
     const unsigned same = __match_any_sync(kAllLanes, item.bin);
-    const int rank = __popc(same & ((1u << thread) - 1)), leader = __ffs(static_cast<int>(same)) - 1;
+    const int rank = rank_of(same), leader = __ffs(static_cast<int>(same)) - 1;
     int place = 0;
     if (active && rank == 0) {
       place = next[item.bin];
@@ -121,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
     place = __shfl_sync(kAllLanes, place, leader) + rank;
     if (active) {
       const int from = starts[item.bin];
-      sorted[base + place] = {item.bin * classes + own, item.position, place - from, starts[item.bin + 1] - from};
+      sorted[base + place] = {item.bin << log_classes | own, item.position, place - from, starts[item.bin + 1] - from};
     }
     __syncwarp();
   }
@@ -133,15 +153,17 @@ size_t sort_scratch_bytes(int64_t count) { return static_cast<size_t>(count) * s
 
 void sort_positions(const void* ids, DType dtype, int64_t count, int64_t limit, void* scratch, SortedPosition* sorted,
                     void* stream) {
-  const auto classes = static_cast<int>(std::max<int64_t>(kClasses, (limit + kBins - 1) / kBins));
+  int log_classes = kLogClasses;
+  while ((int64_t{kBins} << log_classes) < limit) ++log_classes;
+  const auto classes = 1u << log_classes;
   const auto n = static_cast<int>(count), rows = static_cast<int>(limit);
   auto* items = static_cast<Item*>(scratch);
   const auto s = static_cast<cudaStream_t>(stream);
   if (dtype == DType::int32)
-    sort_by_id<<<classes, kThreads, 0, s>>>(static_cast<const int32_t*>(ids), n, rows, classes, items, sorted,
+    sort_by_id<<<classes, kThreads, 0, s>>>(static_cast<const int32_t*>(ids), n, rows, log_classes, items, sorted,
                                             report_slot());
   else
-    sort_by_id<<<classes, kThreads, 0, s>>>(static_cast<const int64_t*>(ids), n, rows, classes, items, sorted,
+    sort_by_id<<<classes, kThreads, 0, s>>>(static_cast<const int64_t*>(ids), n, rows, log_classes, items, sorted,
                                             report_slot());
   check_launch("embedding_backward");
 }

@@ -1,12 +1,15 @@
 // Gradients of layer_norm, with xhat = (x - mean) rstd and g = dy weight, all [M, C]:
 //   dx = rstd (g - mean(g) - xhat mean(g xhat)),  dweight [C] = sum over rows of dy xhat,  dbias [C] = sum of dy.
 //
-// Algorithm: a fixed number of blocks goes through the rows; x and dy are read once, into registers, and every thread
-// adds to the sums of its own columns. At the end of a block its warps' sums are added in order and go to
+// Algorithm: a fixed number of blocks goes through the rows; x and dy (and the gradient that dx is added to) are read
+// once, to shared memory, kMaxDepth rows ahead where that has room (a thread copies and reads its own columns, so that
+// no barrier is needed), and every thread adds to the sums of its own columns, in registers. At the end of a block its warps' sums are added in order and go to
 // partial [blocks, 2 C]; add_blocks sums those in double, in an order that the sizes decide. Rows that do not fit
 // registers take layer_norm_backward_any, and partial_any for the columns.
 // Bytes: 3 M C elements (4 where dx is added to a gradient that is there), and 16 C blocks for the partial sums. FLOPs: about 16 M C.
-// Benchmark: benchmarks/bench_memory_cuda.py --only layer_norm
+// Benchmark: benchmarks/bench_layers_cuda.py --only layer_norm
+#include <cuda_pipeline_primitives.h>
+
 #include "ops/layer_norm/layer_norm_cuda.h"
 #include "ops/layer_norm/row_cuda.cuh"
 
@@ -17,7 +20,8 @@ using namespace cuda;
 namespace {
 
 constexpr int kAnyThreads = 256;
-constexpr int kColumnsPerBlock = 32, kColumnGroups = 16;  // of add_blocks
+constexpr int kColumnsPerBlock = 32, kColumnGroups = 32;  // of add_blocks
+constexpr int kMaxDepth = 3, kWarpBlock = 256;
 
 template <class T>
 struct Backward {
@@ -33,15 +37,13 @@ struct Backward {
   C* partial;  // [blocks, 2 C]
   int64_t rows;
   int cols;
+  int depth;  // rows that are copied ahead, and of which shared memory has room
 };
 
-// ---------------------------------------------------------------- rows in registers
+__device__ inline float product(float a, float b) { return __fmul_rn(a, b); }  // never part of a multiply-add
+__device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
 
-// Blocks that a multiprocessor is to hold at once: the sums take 2 kElements registers of every thread.
-template <class RowShape>
-constexpr int resident_blocks() {
-  return (RowShape::kElements >= 32 ? 384 : RowShape::kElements >= 16 ? 512 : 768) / RowShape::kThreads;
-}
+// ---------------------------------------------------------------- rows in registers
 
 // Adds the sums that the warps of a block hold for the same columns, in the order of the warps; then to `out`.
 template <class RowShape, int kWidth, int kCount>
@@ -63,83 +65,117 @@ __device__ inline void add_warps(const float (&sums)[kCount][kWidth], float* sha
   __syncthreads();
 }
 
+// Blocks that a multiprocessor is to hold at once: the sums take 2 kElements registers of every thread.
+template <class RowShape>
+constexpr int resident_blocks() {
+  return (RowShape::kElements > 16 ? 512 : 768) / RowShape::kThreads;
+}
+
+__device__ inline void wait_for_oldest(int depth) {
+  if (depth >= 3)
+    __pipeline_wait_prior(2);
+  else if (depth == 2)
+    __pipeline_wait_prior(1);
+  else
+    __pipeline_wait_prior(0);
+}
+
 template <class T, class RowShape>
 __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>())
     layer_norm_backward(const Backward<T> p) {
   constexpr int kWidth = kPackOf<T>, kCount = RowShape::template kPacks<T>, kThreads = RowShape::kRowThreads;
   constexpr bool kWarps = kThreads == kWarpSize;
+  using Packed = Pack<T, kWidth>;
+  extern __shared__ uint4 dynamic[];  // [depth][x, dy, dx][kCount][threads]
   __shared__ float2 pairs[2 * RowShape::kThreads / kWarpSize];
-  __shared__ float columns[kWarps ? kWarpSize * RowShape::kElements : 1];
-  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads, operands = p.add ? 3 : 2;
   const float count = static_cast<float>(p.cols);
   float dweight[kCount][kWidth] = {}, dbias[kCount][kWidth] = {};
 
-  int turn = 0;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * RowShape::kRowsPerBlock;
-  for (int64_t row =
-           static_cast<int64_t>(blockIdx.x) * RowShape::kRowsPerBlock + static_cast<int>(threadIdx.x) / kThreads;
-       row < p.rows; row += step, ++turn) {
-    const T *x = p.x + row * p.x_stride, *dy = p.dy + row * p.dy_stride;
-    Pack<T, kWidth> x_raw[kCount], dy_raw[kCount];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * RowShape::kRowsPerBlock +
+                        static_cast<int>(threadIdx.x) / kThreads,
+                step = static_cast<int64_t>(gridDim.x) * RowShape::kRowsPerBlock;
+  // Pack k of an operand of the row that `stage` holds.
+  const auto place = [&](int stage, int operand, int k) -> Packed* {
+    return reinterpret_cast<Packed*>(dynamic) + ((stage * operands + operand) * kCount + k) * RowShape::kThreads +
+           threadIdx.x;
+  };
+  const auto copy_ahead = [&](int stage, int64_t row) {
+    if (row < p.rows) {
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const int col = (k * kThreads + thread) * kWidth;
-      if (col >= p.cols) continue;
-      x_raw[k] = load_pack<kWidth>(x + col);
-      dy_raw[k] = load_pack<kWidth>(dy + col);
+      for (int k = 0; k < kCount; ++k) {
+        const int col = (k * kThreads + thread) * kWidth;
+        if (col >= p.cols) continue;
+        __pipeline_memcpy_async(place(stage, 0, k), p.x + row * p.x_stride + col, 16);
+        __pipeline_memcpy_async(place(stage, 1, k), p.dy + row * p.dy_stride + col, 16);
+        if (p.add) __pipeline_memcpy_async(place(stage, 2, k), p.dx + row * p.cols + col, 16);
+      }
     }
+    __pipeline_commit();
+  };
+  for (int stage = 0; stage < p.depth; ++stage) copy_ahead(stage, first + stage * step);
+
+  int turn = 0, stage = 0;
+  for (int64_t row = first; row < p.rows; row += step, ++turn) {
     const float mean = p.mean[row], rstd = p.rstd[row];
+    wait_for_oldest(p.depth);
+    // xhat and g = dy weight of pack k.
+    Pack<float, kWidth> dys;
+    const auto values = [&](int k, int col, Pack<float, kWidth>* xhat, Pack<float, kWidth>* g) {
+      *xhat = convert_pack<float>(*place(stage, 0, k));
+      dys = convert_pack<float>(*place(stage, 1, k));
+      *g = dys;
+      if (p.weight) {
+        const Pack<float, kWidth> w = convert_pack<float>(load_pack<kWidth>(p.weight + col));
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) (*g)[i] = product(dys[i], w[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) (*xhat)[i] = ((*xhat)[i] - mean) * rstd;
+    };
 
     float2 sums = {0, 0};  // of g and of g xhat
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       const int col = (k * kThreads + thread) * kWidth;
       if (col >= p.cols) continue;
-      const Pack<float, kWidth> xs = convert_pack<float>(x_raw[k]), dys = convert_pack<float>(dy_raw[k]);
-      Pack<float, kWidth> g = dys;
-      if (p.weight) {
-        const Pack<float, kWidth> w = convert_pack<float>(load_pack<kWidth>(p.weight + col));
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) g[i] *= w[i];
-      }
+      Pack<float, kWidth> xhat, g;
+      values(k, col, &xhat, &g);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float xhat = (xs[i] - mean) * rstd;
         sums.x += g[i];
-        sums.y += g[i] * xhat;
-        dweight[k][i] += dys[i] * xhat;
+        sums.y += g[i] * xhat[i];
+        dweight[k][i] += dys[i] * xhat[i];
         dbias[k][i] += dys[i];
       }
     }
     sums = row_sums<RowShape>(sums, pairs, turn);
     const float mean_g = sums.x / count, mean_product = sums.y / count;
 
-    T* dx = p.dx + row * p.cols;
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       const int col = (k * kThreads + thread) * kWidth;
       if (col >= p.cols) continue;
-      const Pack<float, kWidth> xs = convert_pack<float>(x_raw[k]);
-      Pack<float, kWidth> g = convert_pack<float>(dy_raw[k]);
-      if (p.weight) {
-        const Pack<float, kWidth> w = convert_pack<float>(load_pack<kWidth>(p.weight + col));
+      Pack<float, kWidth> xhat, g;
+      values(k, col, &xhat, &g);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) g[i] *= w[i];
-      }
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) g[i] = rstd * (g[i] - mean_g - (xs[i] - mean) * rstd * mean_product);
+      for (int i = 0; i < kWidth; ++i) g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_product);
       if (p.add) {
-        const Pack<float, kWidth> old = convert_pack<float>(load_pack<kWidth>(dx + col));
+        const Pack<float, kWidth> old = convert_pack<float>(*place(stage, 2, k));
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) g[i] += old[i];
       }
-      store_pack(dx + col, convert_pack<T>(g));
+      store_pack(p.dx + row * p.cols + col, convert_pack<T>(g));
     }
+    copy_ahead(stage, row + p.depth * step);
+    stage = stage + 1 == p.depth ? 0 : stage + 1;
   }
+  __syncthreads();  // all have read what they copied: the memory is free
 
   if (!p.partial) return;
   float* out = p.partial + static_cast<int64_t>(blockIdx.x) * 2 * p.cols;
   if constexpr (kWarps) {
+    auto* columns = reinterpret_cast<float*>(dynamic);
     add_warps<RowShape>(dweight, columns, out, p.cols);
     add_warps<RowShape>(dbias, columns, out + p.cols, p.cols);
   } else {
@@ -167,7 +203,7 @@ __global__ void __launch_bounds__(kAnyThreads) layer_norm_backward_any(const Bac
     const T *x = p.x + row * p.x_stride, *dy = p.dy + row * p.dy_stride;
     const C mean = p.mean[row], rstd = p.rstd[row];
     const auto gradient = [&](int col) {
-      return p.weight ? convert<C>(dy[col]) * convert<C>(p.weight[col]) : convert<C>(dy[col]);
+      return p.weight ? product(convert<C>(dy[col]), convert<C>(p.weight[col])) : convert<C>(dy[col]);
     };
     C sum = 0, product = 0;
     for (int col = thread; col < p.cols; col += kAnyThreads) {
@@ -221,9 +257,11 @@ __global__ void __launch_bounds__(kColumnsPerBlock* kColumnGroups)
   const int64_t width = 2 * static_cast<int64_t>(cols);
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kColumnsPerBlock + lane;
   double sum = 0;
-  if (col < width)
+  if (col < width) {
+#pragma unroll 8
     for (int block = group; block < blocks; block += kColumnGroups)
       sum += static_cast<double>(partial[block * width + col]);
+  }
   sums[group][lane] = sum;
   __syncthreads();
   if (group > 0 || col >= width) return;
@@ -247,7 +285,7 @@ struct Operands {
 int num_blocks(const Matrix& x, bool registers) {
   int64_t rows_per_block = 1, resident = 2;
   if (registers)
-    visit_row_shape(x.cols, [&](auto shape) {
+    visit_row_shape<kWarpBlock>(x.cols, [&](auto shape) {
       rows_per_block = decltype(shape)::kRowsPerBlock;
       resident = resident_blocks<decltype(shape)>();
     });
@@ -255,12 +293,31 @@ int num_blocks(const Matrix& x, bool registers) {
       std::clamp<int64_t>((x.rows + rows_per_block - 1) / rows_per_block, 1, num_multiprocessors() * resident));
 }
 
+// Rows that fit shared memory ahead, with `resident` blocks on a multiprocessor.
+int depth_of(int64_t row_bytes, int resident) {
+  int device = 0, per_block = 0, per_multiprocessor = 0;
+  check(cudaGetDevice(&device), "layer_norm_backward");
+  check(cudaDeviceGetAttribute(&per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "layer_norm_backward");
+  check(cudaDeviceGetAttribute(&per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+        "layer_norm_backward");
+  constexpr int64_t kOther = 2048;  // the block's static memory, and what the system reserves
+  const int64_t room = std::min<int64_t>(per_block, per_multiprocessor / resident) - kOther;
+  return static_cast<int>(std::clamp<int64_t>(room / row_bytes, 1, kMaxDepth));
+}
+
 template <class T>
-void launch_backward(const Backward<T>& p, bool registers, int blocks, cudaStream_t stream) {
+void launch_backward(Backward<T> p, bool registers, int blocks, cudaStream_t stream) {
   if constexpr (!std::is_same_v<T, double>) {
     if (registers)
-      return visit_row_shape(p.cols, [&](auto shape) {
-        layer_norm_backward<T, decltype(shape)><<<blocks, shape.kThreads, 0, stream>>>(p);
+      return visit_row_shape<kWarpBlock>(p.cols, [&](auto shape) {
+        using Shape = decltype(shape);
+        constexpr int64_t kOperandBytes = Shape::kElements * sizeof(T) * Shape::kThreads;
+        const int64_t row_bytes = kOperandBytes * (p.add ? 3 : 2);
+        p.depth = depth_of(row_bytes, resident_blocks<Shape>());
+        const auto bytes = static_cast<int>(row_bytes * p.depth);
+        check(cudaFuncSetAttribute(layer_norm_backward<T, Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+              "layer_norm_backward");
+        layer_norm_backward<T, Shape><<<blocks, Shape::kThreads, static_cast<size_t>(bytes), stream>>>(p);
         check_launch("layer_norm_backward");
       });
   }
@@ -305,7 +362,7 @@ void backward(const Operands& a, const Launch& launch, Execution& run) {
     const int cols = static_cast<int>(x.cols);
     launch_backward<T>({static_cast<const T*>(dy.data), dy.row_stride, static_cast<const T*>(x.data), x.row_stride,
                         static_cast<const T*>(weight), static_cast<const C*>(mean), static_cast<const C*>(rstd),
-                        a.dx.ptr<T>(), a.accumulate_x, static_cast<C*>(partial.data), x.rows, cols},
+                        a.dx.ptr<T>(), a.accumulate_x, static_cast<C*>(partial.data), x.rows, cols, 1},
                        registers, num_partial, stream_of(launch));
     if (!wants_sums) return;
     const auto blocks = static_cast<unsigned>((2 * x.cols + kColumnsPerBlock - 1) / kColumnsPerBlock);

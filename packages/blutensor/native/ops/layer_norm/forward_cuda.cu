@@ -3,7 +3,7 @@
 // Algorithm: the row is read once, into registers; mean, then the mean square of the deviations from it (two sums, so
 // that a large mean costs no digits), then y. layer_norm_forward_any reads the row three times, from L2 mostly.
 // Bytes: 2 M C elements, weight and bias from L1. FLOPs: about 8 M C.
-// Benchmark: benchmarks/bench_memory_cuda.py --only layer_norm
+// Benchmark: benchmarks/bench_layers_cuda.py --only layer_norm
 #include "ops/layer_norm/layer_norm_cuda.h"
 #include "ops/layer_norm/row_cuda.cuh"
 
@@ -128,7 +128,7 @@ template <class T>
 void launch_forward(const Forward<T>& p, bool packs, cudaStream_t stream) {
   if constexpr (!std::is_same_v<T, double>) {
     if (packs && p.cols <= kMaxRegisterColumns)
-      return visit_row_shape(p.cols, [&](auto shape) {
+      return visit_row_shape<128>(p.cols, [&](auto shape) {
         using Shape = decltype(shape);
         const auto blocks = static_cast<unsigned>((p.rows + Shape::kRowsPerBlock - 1) / Shape::kRowsPerBlock);
         layer_norm_forward<T, Shape><<<blocks, Shape::kThreads, 0, stream>>>(p);

@@ -107,10 +107,9 @@ Tensors layer_norm_gradient(GradContext& ctx) {
   const bool adds = sum.accumulate && sum.buffer.defined() && sum.buffer.dtype() == ctx.input_spec(0).dtype;
   const Attr axes = ctx.attrs()[kNumAxes];
   if (wants_weight == weight_target.buffer.defined() && wants_bias == bias_target.buffer.defined()) {
-    const Tensor dx =
-        in_place({weight_target.buffer, bias_target.buffer, grad, ctx.input(0), weight, ctx.output(1), ctx.output(2),
-                  adds ? sum.buffer : Tensor{}},
-                 {axes, Attr::of_bool(weight_target.accumulate), Attr::of_bool(bias_target.accumulate)});
+    const Tensor dx = in_place({weight_target.buffer, bias_target.buffer, grad, ctx.input(0), weight, ctx.output(1),
+                                ctx.output(2), adds ? sum.buffer : Tensor{}},
+                               {axes, Attr::of_bool(weight_target.accumulate), Attr::of_bool(bias_target.accumulate)});
     if (adds)
       ctx.consumed(0);
     else
@@ -181,7 +180,8 @@ void backward_blocks(const Matrix& dy, const Matrix& x, const void* weight, cons
         layer_norm_backward_reference<T>(dy_rows, dy.row_stride, x_rows, x.row_stride, static_cast<const T*>(weight),
                                          means, rstds, rows, cols, fresh, dweight, dbias);
       if (fresh == to) continue;
-      for (int64_t i = 0; i < rows * cols; ++i) to[i] = static_cast<T>(static_cast<C>(to[i]) + static_cast<C>(fresh[i]));
+      for (int64_t i = 0; i < rows * cols; ++i)
+        to[i] = static_cast<T>(static_cast<C>(to[i]) + static_cast<C>(fresh[i]));
     }
   };
   parallel_for_threads((x.rows + grain - 1) / grain, 1, task, scratch.threads);

@@ -23,13 +23,15 @@ struct RowShape {
 
 inline constexpr int64_t kMaxRegisterColumns = 8192;
 
-// visit(RowShape) with the smallest shape that holds `cols` columns, at most kMaxRegisterColumns.
-template <class F>
+// visit(RowShape) with the smallest shape that holds `cols` columns, at most kMaxRegisterColumns. A block of several
+// rows has kWarpBlock threads.
+template <int kWarpBlock, class F>
 void visit_row_shape(int64_t cols, const F& visit) {
-  if (cols <= 768) return visit(RowShape<kWarpSize, 128, 24>{});
+  if (cols <= 768) return visit(RowShape<kWarpSize, kWarpBlock, 24>{});
   if (cols <= 1024) return visit(RowShape<kWarpSize, 128, 32>{});
-  if (cols <= 2048) return visit(RowShape<256, 256, 8>{});
-  if (cols <= 4096) return visit(RowShape<256, 256, 16>{});
+  if (cols <= 2048) return visit(RowShape<128, 128, 16>{});
+  if (cols <= 3072) return visit(RowShape<128, 128, 24>{});
+  if (cols <= 4096) return visit(RowShape<128, 128, 32>{});
   return visit(RowShape<256, 256, 32>{});
 }
 

@@ -6,7 +6,7 @@
 // products.
 // FLOPs: 6 N V C with gradients, 2 N V C without. Bytes beside the GEMMs': 2 N V elements. Workspace: one chunk of
 // logits, and 8 N.
-// Benchmark: benchmarks/bench_memory_cuda.py --only linear_cross_entropy
+// Benchmark: benchmarks/bench_layers_cuda.py --only head
 #include "ops/cuda/launch.h"
 #include "ops/cuda/table.h"
 #include "ops/linear_cross_entropy/rows_cuda.h"
@@ -27,6 +27,7 @@ int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 // Tokens in a chunk: as many as fit, and chunks of about one size.
 int64_t chunk_rows(int64_t tokens, int64_t row_bytes) {
+  if (tokens == 0) return 0;
   const int64_t fitting =
       std::max(kRowMultiple, kChunkBytes / std::max<int64_t>(1, row_bytes) / kRowMultiple * kRowMultiple);
   return std::min(tokens, round_up(ceil_div(tokens, ceil_div(tokens, fitting)), kRowMultiple));

@@ -4,6 +4,7 @@
 // 197 KiB in float32), keeping maximum and sum of exponentials as it goes; a thread reads back only what it wrote. Then
 // every logit becomes its gradient. A target out of range is reported (ops/cuda/report.h); its row counts for nothing.
 // Bytes: n V elements read and written. FLOPs: two exponentials a logit.
+#include "ops/cross_entropy/sums.cuh"
 #include "ops/cuda/report.h"
 #include "ops/linear_cross_entropy/rows_cuda.h"
 #include "ops/softmax/online.cuh"
@@ -45,7 +46,7 @@ __device__ inline int64_t target_of(const RowTargets& targets, int64_t row, Repo
 template <class T, bool kShared>
 __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const Rows<T> p) {
   using C = device_compute_t<T>;
-  constexpr int kWidth = kPackOf<T>, kStep = kThreads<T> * kWidth;
+  constexpr int kWidth = kPackOf<T>, kStep = kThreads<T> * kWidth, kUnroll = 16 / kWidth;
   extern __shared__ uint4 dynamic[];
   __shared__ MaxSum<C> partial[kThreads<T> / kWarpSize];
   T* const row = p.logits + static_cast<int64_t>(blockIdx.x) * p.stride;
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
 
   // ------------------------------------------------ maximum and sum
   MaxSum<C> part{lowest<C>(), C{0}};
-#pragma unroll 4
+#pragma unroll kUnroll
   for (int j = start; j < n; j += kStep) {
     const Pack<T, kWidth> raw = load_pack<kWidth>(row + j);
     if constexpr (kShared) store_pack(kept + j, raw);
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
 
   // ------------------------------------------------ gradient
   const C scale = p.count ? C{1} / static_cast<C>(*p.count) : C{1}, inverse = C{1} / all.sum;
-#pragma unroll 4
+#pragma unroll kUnroll
   for (int j = start; j < n; j += kStep) {
     Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(kept + j));
 #pragma unroll
@@ -95,9 +96,8 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
 
 __global__ void __launch_bounds__(kSumThreads) count_valid(const RowTargets targets, int64_t rows, int64_t* count) {
   __shared__ double shared[kSumThreads / kWarpSize];
-  double sum = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += kSumThreads)
-    sum += load_element<int64_t>(targets.data, row, targets.dtype) != targets.ignore_index;
+  double sum =
+      static_cast<double>(count_of_thread<kSumThreads>(targets.data, targets.dtype, targets.ignore_index, rows));
   sum = block_sum<kSumThreads>(sum, shared);
   if (threadIdx.x == 0) *count = static_cast<int64_t>(sum);
 }
@@ -105,8 +105,7 @@ __global__ void __launch_bounds__(kSumThreads) count_valid(const RowTargets targ
 __global__ void __launch_bounds__(kSumThreads)
     add_losses(const double* losses, int64_t rows, const int64_t* count, void* loss, DType dtype) {
   __shared__ double shared[kSumThreads / kWarpSize];
-  double sum = 0;
-  for (int64_t row = threadIdx.x; row < rows; row += kSumThreads) sum += losses[row];
+  double sum = losses_of_thread<kSumThreads>(losses, rows);
   sum = block_sum<kSumThreads>(sum, shared);
   if (threadIdx.x == 0) store_element<double>(loss, 0, dtype, count ? sum / static_cast<double>(*count) : sum);
 }

@@ -4,7 +4,7 @@
 // adamw then makes one pass over the chunks. Every operation rounds on its own (no contraction), in the order of
 // ops/optimizer/reference.h: given the same scalars, the bits are those of the CPU.
 // Bytes per float32 parameter: 16 read, 12 written; 2 more written where a bfloat16 copy of a master is kept.
-// Benchmark: benchmarks/bench_memory_cuda.py --only adamw_
+// Benchmark: benchmarks/bench_layers_cuda.py --only optimizers
 #include "ops/optimizer/chunk_table.cuh"
 #include "ops/optimizer/optimizer_cuda.h"
 #include "ops/optimizer/optimizer_kernels.h"

@@ -2,7 +2,7 @@
 //
 // sum_squares adds the squares of each chunk in double (per thread, then over the block), root_of_sum the chunks' sums
 // in an order that their number decides. Bytes: every gradient once.
-// Benchmark: benchmarks/bench_memory_cuda.py --only grad_norm
+// Benchmark: benchmarks/bench_layers_cuda.py --only optimizers
 #include "ops/cuda/reduce.cuh"
 #include "ops/optimizer/chunk_table.cuh"
 #include "ops/optimizer/optimizer_cuda.h"

@@ -2,7 +2,7 @@
 //
 // The order of operations is that of ops/optimizer/reference.h, each rounded on its own, so that the bits are the
 // CPU's. Bytes per float32 parameter: 8 read, 4 written; 4 and 4 more with momentum.
-// Benchmark: benchmarks/bench_memory_cuda.py --only sgd_
+// Benchmark: benchmarks/bench_layers_cuda.py --only optimizers
 #include "ops/optimizer/chunk_table.cuh"
 #include "ops/optimizer/optimizer_cuda.h"
 #include "ops/optimizer/scalars.cuh"

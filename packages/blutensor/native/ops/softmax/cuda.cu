@@ -36,8 +36,8 @@ __device__ inline double logarithm(double x) { return log(x); }
 
 // ---------------------------------------------------------------- rows
 
-template <int kRow, class C>
-__device__ inline C row_sum(C value, C* shared) {
+template <int kRow>
+__device__ inline double row_sum(double value, double* shared) {
   if constexpr (kRow == kWarpSize)
     return warp_sum(value);
   else
@@ -69,21 +69,21 @@ template <class T, int kRow, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     softmax_backward_rows(const T* grad, const T* y, T* dx, int64_t rows, int64_t n, bool log) {
   using C = device_compute_t<T>;
-  __shared__ C shared[kThreads / kWarpSize];
+  __shared__ double shared[kThreads / kWarpSize];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow;
   if (row >= rows) return;
   grad += row * n;
   y += row * n;
   dx += row * n;
   const int64_t start = static_cast<int64_t>(threadIdx.x % kRow) * kWidth;
-  C sum = 0;
+  double wide_sum = 0;  // terms of both signs: their sum may be much smaller than they are
   for (int64_t j = start; j < n; j += kRow * kWidth) {
     const Pack<C, kWidth> g = convert_pack<C>(load_pack<kWidth>(grad + j));
     const Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(y + j));
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum += log ? g[i] : g[i] * v[i];
+    for (int i = 0; i < kWidth; ++i) wide_sum += static_cast<double>(log ? g[i] : g[i] * v[i]);
   }
-  sum = row_sum<kRow>(sum, shared);
+  const C sum = static_cast<C>(row_sum<kRow>(wide_sum, shared));
   for (int64_t j = start; j < n; j += kRow * kWidth) {
     Pack<C, kWidth> g = convert_pack<C>(load_pack<kWidth>(grad + j));
     const Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(y + j));
