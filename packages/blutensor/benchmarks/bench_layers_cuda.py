@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from bench_memory_cuda import BYTES, DTYPES, SETS, Call, Work, main, operands
@@ -204,4 +205,4 @@ def head(dtype: str) -> Iterator[Work]:
 GROUPS = {function.__name__: function for function in (layer_norm, embedding, losses, optimizers, head)}
 
 if __name__ == "__main__":
-    sys.exit(main(GROUPS, __file__))
+    sys.exit(main(GROUPS, Path(__file__).name, __doc__))

@@ -189,7 +189,7 @@ def copy_bandwidth(stream: torch.cuda.Stream) -> float:
     return 2 * x.numel() * 4 / milliseconds(lambda: y.copy_(x), stream, inner=1) / 1e6
 
 
-def describe_run(commit: str | None) -> Row:
+def describe_run(commit: str | None, script: str) -> Row:
     """Machine, driver, commit, date and command."""
     properties = bt.cuda.device_properties()
     query = ["nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -202,14 +202,14 @@ def describe_run(commit: str | None) -> Row:
         "driver": driver,
         "commit": commit or "unknown",
         "date": datetime.date.today().isoformat(),
-        "command": "python packages/blutensor/benchmarks/bench_memory_cuda.py",
+        "command": f"python packages/blutensor/benchmarks/{script}",
     }
 
 
-def main() -> int:
+def main(groups: dict[str, Callable[[str], Iterator[Work]]], script: str, description: str | None) -> int:
     """Measure, print one table, write JSON when asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=sorted(GROUPS), default=list(GROUPS))
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=sorted(groups), default=list(groups))
     parser.add_argument("--dtypes", nargs="+", choices=sorted(DTYPES), default=list(DTYPES))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", help="what the results were measured at, where there is no git checkout")
@@ -218,11 +218,11 @@ def main() -> int:
     peer_stream = torch.cuda.current_stream()
     our_stream = torch.cuda.ExternalStream(bt.cuda.compute_stream())
     copied = copy_bandwidth(peer_stream)
-    run = describe_run(args.commit)
+    run = describe_run(args.commit, script)
     rows: list[Row] = []
     print(f"copy {copied:.0f} GB/s\n{'work':38s} {'ours':>8s} {'of copy':>8s} {'torch':>8s} {'ratio':>6s}")
     for dtype, group in itertools.product(args.dtypes, args.only):
-        for work in GROUPS[group](dtype):
+        for work in groups[group](dtype):
             ours, peer = (
                 work.bytes / milliseconds(call, stream) / 1e6
                 for call, stream in ((work.ours, our_stream), (work.peer, peer_stream))
@@ -248,4 +248,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(GROUPS, Path(__file__).name, __doc__))
