@@ -54,12 +54,12 @@ void test_unary(Harness& h) {
         for (bool special : {false, true}) {
           h.check("gelu", {h.random({n}, dtype, Layout::contiguous, special)}, attrs, rule_of("gelu", dtype));
           h.check("gelu_backward", {h.random({n}, dtype), h.random({n}, dtype, Layout::contiguous, special)}, attrs,
-                  rule_of("gelu", dtype));
+                  rule_of("gelu_backward", dtype));
         }
       for (Layout a : kLayouts)
         for (Layout b : kLayouts)
           h.check("gelu_backward", {h.random({4, 33, 16}, dtype, a), h.random({4, 33, 16}, dtype, b)}, attrs,
-                  rule_of("gelu", dtype));
+                  rule_of("gelu_backward", dtype));
     }
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kElements = 8;  // of a pack: 16 bytes of the narrower type
-constexpr int kUnroll = 2;
+constexpr int kUnroll = 4;
 
 unsigned num_blocks(int64_t n, int64_t per_block) {
   return static_cast<unsigned>(std::min<int64_t>((n + per_block - 1) / per_block, 1 << 30));
@@ -18,13 +18,13 @@ unsigned num_blocks(int64_t n, int64_t per_block) {
 template <class To, class From>
 __global__ void __launch_bounds__(kThreads)
     cast_packs(To* to, const From* from, StridedIndex<2> index, int64_t num_packs, int tail) {
-  constexpr int64_t kPerBlock = int64_t{kThreads} * kUnroll;
-  for (int64_t first = blockIdx.x * kPerBlock + threadIdx.x; first < num_packs; first += gridDim.x * kPerBlock) {
+  // `all`: no pack is beyond the end.
+  const auto run = [&](int64_t first, auto all) {
     Pack<From, kElements> in[kUnroll];
     int64_t at[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (first + u * kThreads >= num_packs) break;
+      if (!all.value && first + u * kThreads >= num_packs) break;
       int64_t offset[2] = {};
       index.add_offsets(first + u * kThreads, offset);
       at[u] = offset[0];
@@ -32,7 +32,14 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (first + u * kThreads < num_packs) store_pack<kElements>(to + at[u], convert_pack<To>(in[u]));
+      if (all.value || first + u * kThreads < num_packs) store_pack<kElements>(to + at[u], convert_pack<To>(in[u]));
+  };
+  constexpr int64_t kPerBlock = int64_t{kThreads} * kUnroll;
+  for (int64_t block = blockIdx.x * kPerBlock; block < num_packs; block += gridDim.x * kPerBlock) {
+    if (block + kPerBlock <= num_packs)
+      run(block + threadIdx.x, std::true_type{});
+    else
+      run(block + threadIdx.x, std::false_type{});
   }
   if (blockIdx.x == 0 && threadIdx.x < tail) {
     const int64_t i = num_packs * kElements + threadIdx.x;

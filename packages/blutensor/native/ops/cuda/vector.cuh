@@ -285,13 +285,27 @@ struct Divider {
   __device__ uint32_t divide(uint32_t n) const { return (__umulhi(n, multiplier) + n) >> shift; }
 };
 
+// The same for n < 2^63; the compiler's own division is a call.
+struct WideDivider {
+  uint64_t divisor = 1, multiplier = 1;
+  uint32_t shift = 0;
+
+  WideDivider() = default;
+  explicit WideDivider(uint64_t d) : divisor(d) {  // 1 <= d <= 2^63
+    __extension__ typedef unsigned __int128 Product;
+    while ((uint64_t{1} << shift) < d) ++shift;
+    multiplier = static_cast<uint64_t>((Product{1} << 64) * ((uint64_t{1} << shift) - d) / d + 1);
+  }
+  __device__ uint64_t divide(uint64_t n) const { return (__umul64hi(n, multiplier) + n) >> shift; }
+};
+
 // Where position i of a shape lies in each of K operands: passed by value to kernels. Axis 0 is the innermost.
 template <int K>
 struct StridedIndex {
   int rank = 0;
-  bool wide = false;  // positions reach 2^31: 64-bit division
-  int64_t extent[kMaxRank] = {};
+  bool wide = false;  // positions reach 2^31
   Divider divider[kMaxRank];
+  WideDivider wide_divider[kMaxRank];
   int64_t stride[K][kMaxRank] = {};
 
   StridedIndex() = default;
@@ -300,13 +314,13 @@ struct StridedIndex {
     int64_t numel = 1;
     for (int axis = 0; axis < rank; ++axis) {
       const auto from = static_cast<size_t>(axis + first_axis);
-      extent[axis] = it.extent[from];
-      numel *= extent[axis];
+      const int64_t extent = std::max<int64_t>(it.extent[from], 1);
+      numel *= extent;
+      wide_divider[axis] = WideDivider(static_cast<uint64_t>(extent));
+      if (extent <= (int64_t{1} << 31) - 1) divider[axis] = Divider(static_cast<uint32_t>(extent));
       for (int k = 0; k < K; ++k) stride[k][axis] = it.stride[static_cast<size_t>(k)][from];
     }
     wide = numel > (int64_t{1} << 31) - 1;
-    for (int axis = 0; axis < rank && !wide; ++axis)
-      divider[axis] = Divider(static_cast<uint32_t>(std::max<int64_t>(extent[axis], 1)));
   }
 
   // Adds the offsets of position i, in elements.
@@ -319,8 +333,8 @@ struct StridedIndex {
     if (wide) {
 #pragma unroll 1
       for (int axis = 0; axis < rank; ++axis) {
-        const int64_t rest = axis + 1 < rank ? i / extent[axis] : 0;
-        const int64_t index = i - rest * extent[axis];
+        const auto rest = static_cast<int64_t>(wide_divider[axis].divide(static_cast<uint64_t>(i)));
+        const int64_t index = i - rest * static_cast<int64_t>(wide_divider[axis].divisor);
         i = rest;
 #pragma unroll
         for (int k = 0; k < K; ++k) offset[k] += index * stride[k][axis];
@@ -330,7 +344,7 @@ struct StridedIndex {
     auto n = static_cast<uint32_t>(i);
 #pragma unroll 1
     for (int axis = 0; axis < rank; ++axis) {
-      const uint32_t rest = axis + 1 < rank ? divider[axis].divide(n) : 0;
+      const uint32_t rest = divider[axis].divide(n);
       const uint32_t index = n - rest * divider[axis].divisor;
       n = rest;
 #pragma unroll

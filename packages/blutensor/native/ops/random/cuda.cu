@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "ops/cuda/math.cuh"
+#include "ops/cuda/ptx/integer.cuh"
 #include "ops/cuda/table.h"
 #include "ops/cuda/vector.cuh"
 #include "ops/random/random_kernels.h"
@@ -41,7 +42,8 @@ __device__ inline uint4 draw(const DeviceStream& stream, int64_t group) {
   uint32_t c2 = stream.op_id, c3 = stream.step, key0 = stream.key0, key1 = stream.key1;
 #pragma unroll
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t product0 = uint64_t{kPhiloxMultiplier0} * c0, product1 = uint64_t{kPhiloxMultiplier1} * c2;
+    const uint64_t product0 = ptx::multiply_wide(kPhiloxMultiplier0, c0);
+    const uint64_t product1 = ptx::multiply_wide(kPhiloxMultiplier1, c2);
     c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ key0;
     c1 = static_cast<uint32_t>(product1);
     c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ key1;
@@ -134,11 +136,11 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int P>
 __global__ void __launch_bounds__(kThreads)
     dropout_packs(T* out, const T* x, int64_t num_packs, int64_t numel, const int64_t* state, int64_t state_stride,
-                  uint32_t op_id, uint32_t threshold, float scale) {
+                  uint32_t op_id, uint32_t limit, float scale) {
   constexpr int N = P * kGroup;
   const DeviceStream stream = stream_from(state, state_stride, op_id);
   const int64_t step = int64_t{gridDim.x} * kThreads;
-  const auto keep = [&](uint32_t word) { return (word >> 8) < threshold ? scale : 0.0f; };
+  const auto keep = [&](uint32_t word) { return word <= limit ? scale : 0.0f; };
   Pack<T, N> next;
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (first < num_packs) next = load_pack<N>(x + first * N);
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     dropout_any(void* out, const void* x, DType dtype, StridedIndex<2> index, int64_t numel, const int64_t* state,
-                int64_t state_stride, uint32_t op_id, uint32_t threshold, C scale) {
+                int64_t state_stride, uint32_t op_id, uint32_t limit, C scale) {
   const DeviceStream stream = stream_from(state, state_stride, op_id);
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t group = int64_t{blockIdx.x} * kThreads + threadIdx.x; group * kGroup < numel; group += step) {
@@ -183,7 +185,7 @@ __global__ void __launch_bounds__(kThreads)
       int64_t offset[2] = {};
       index.add_offsets(position, offset);
       const C value = load_element<C>(x, offset[1], dtype);
-      store_element<C>(out, offset[0], dtype, value * ((word[i] >> 8) < threshold ? scale : C(0)));
+      store_element<C>(out, offset[0], dtype, value * (word[i] <= limit ? scale : C(0)));
     }
   }
 }
@@ -221,9 +223,11 @@ void launch_uniform(const Launch& args) {
 
 void launch_normal(const Launch& args) { launch_draw(args, cuda::Normal{args.attrs.f(kFirst), args.attrs.f(kSecond)}); }
 
-// An element stays when its 24 random bits are below this, as on the CPU.
-uint32_t keep_threshold(double p) {
-  return static_cast<uint32_t>(std::ceil(static_cast<double>(static_cast<float>(1 - p)) * 0x1p24));
+// An element stays when its 24 random bits are below a threshold, as on the CPU: when the word they are the upper bits
+// of is at most this. (For p = 1 every element stays, with scale 0.)
+uint32_t keep_limit(double p) {
+  const auto threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(static_cast<float>(1 - p)) * 0x1p24));
+  return (threshold << 8) - 1u;
 }
 
 void launch_dropout(const Launch& args) {
@@ -231,7 +235,7 @@ void launch_dropout(const Launch& args) {
   const int64_t numel = out.numel();
   if (numel == 0) return;
   const double p = args.attrs.f(0), scale = p < 1 ? 1 / (1 - p) : 0;
-  const uint32_t threshold = keep_threshold(p);
+  const uint32_t limit = keep_limit(p);
   const auto op_id = static_cast<uint32_t>(args.attrs.i(1));
   const auto* words = state.ptr<const int64_t>();
   const cudaStream_t stream = cuda::stream_of(args);
@@ -242,7 +246,7 @@ void launch_dropout(const Launch& args) {
       constexpr int kGroups = sizeof(T) == 2 ? 2 : 1;
       const int64_t packs = numel / (kGroups * cuda::kGroup);
       cuda::dropout_packs<T, kGroups><<<cuda::grid_for(packs, cuda::kThreads * 4, 32), cuda::kThreads, 0, stream>>>(
-          out.ptr<T>(), x.ptr<const T>(), packs, numel, words, state.strides[0], op_id, threshold,
+          out.ptr<T>(), x.ptr<const T>(), packs, numel, words, state.strides[0], op_id, limit,
           static_cast<float>(scale));
     });
   } else {
@@ -251,11 +255,10 @@ void launch_dropout(const Launch& args) {
     const unsigned blocks = cuda::num_blocks((numel + cuda::kGroup - 1) / cuda::kGroup);
     if (x.dtype == DType::float64)
       cuda::dropout_any<double><<<blocks, cuda::kThreads, 0, stream>>>(out.data, x.data, x.dtype, index, numel, words,
-                                                                       state.strides[0], op_id, threshold, scale);
+                                                                       state.strides[0], op_id, limit, scale);
     else
-      cuda::dropout_any<float><<<blocks, cuda::kThreads, 0, stream>>>(out.data, x.data, x.dtype, index, numel, words,
-                                                                      state.strides[0], op_id, threshold,
-                                                                      static_cast<float>(scale));
+      cuda::dropout_any<float><<<blocks, cuda::kThreads, 0, stream>>>(
+          out.data, x.data, x.dtype, index, numel, words, state.strides[0], op_id, limit, static_cast<float>(scale));
   }
   cuda::check_launch("dropout");
 }

@@ -42,7 +42,7 @@ void launch_sum(const Launch& args) {
   } else if (const cuda::SumPlan plan = cuda::plan_sum(g, x); plan.kind != cuda::SumKind::any) {
     cuda::run_sum(plan, g, x, out, divisor, args.workspace, stream);
   } else {
-    cuda::fold(cuda::SumOfFloats{divisor}, g, x, out, args.workspace, stream);
+    cuda::fold(cuda::SumOfFloats{1 / divisor}, g, x, out, args.workspace, stream);
   }
   cuda::check_launch("sum");
 }

@@ -2,6 +2,7 @@
 // combined by a second kernel. How the work is cut depends on shape, strides and the device's size alone.
 #pragma once
 
+#include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
 #include "ops/reduce/geometry.h"
 
@@ -14,30 +15,65 @@ struct FoldPlan {
   int64_t splits = 1, split_length = 0;
 };
 
+// Calls run(load) with a function that reads element i of memory as In: float, double or int64_t, for the dtypes that
+// are folded in that type.
+template <class In, class F>
+__device__ void visit_elements(const void* data, DType dtype, const F& run) {
+  const auto read = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    run([data](int64_t i) { return convert<In>(static_cast<const T*>(data)[i]); });
+  };
+  if constexpr (std::is_same_v<In, double>) {
+    read(TypeTag<double>{});
+  } else if constexpr (std::is_same_v<In, float>) {
+    if (dtype == DType::float32)
+      read(TypeTag<float>{});
+    else if (dtype == DType::bfloat16)
+      read(TypeTag<__nv_bfloat16>{});
+    else
+      read(TypeTag<__half>{});
+  } else {
+    if (dtype == DType::int64)
+      read(TypeTag<int64_t>{});
+    else if (dtype == DType::int32)
+      read(TypeTag<int32_t>{});
+    else if (dtype == DType::uint8)
+      read(TypeTag<uint8_t>{});
+    else if (dtype == DType::uint16)
+      read(TypeTag<uint16_t>{});
+    else  // a bool may hold any byte
+      run([data](int64_t i) { return static_cast<In>(static_cast<const uint8_t*>(data)[i] != 0); });
+  }
+}
+
 // Elements of a dtype known at run time, or the states of the first pass.
 template <class Fold>
 struct ElementSource {
   const void* data;
   DType dtype;
   StridedIndex<1> kept, reduced;
-  __device__ int64_t base(int64_t output) const {
-    int64_t offset[1] = {};
-    kept.add_offsets(output, offset);
-    return offset[0];
-  }
-  __device__ typename Fold::Acc load(const Fold& fold, int64_t base, int64_t position) const {
-    int64_t offset[1] = {base};
-    reduced.add_offsets(position, offset);
-    return fold.one(load_element<typename Fold::In>(data, offset[0], dtype), position);
+  // run(load): load(position) is the state of that element of an output.
+  template <class F>
+  __device__ void visit(const Fold& fold, int64_t output, const F& run) const {
+    int64_t base[1] = {};
+    kept.add_offsets(output, base);
+    visit_elements<typename Fold::In>(data, dtype, [&](const auto& read) {
+      run([&](int64_t position) {
+        int64_t offset[1] = {base[0]};
+        reduced.add_offsets(position, offset);
+        return fold.one(read(offset[0]), position);
+      });
+    });
   }
 };
 template <class Fold>
 struct StateSource {
   const typename Fold::Acc* data;
   int64_t splits;
-  __device__ int64_t base(int64_t output) const { return output * splits; }
-  __device__ typename Fold::Acc load(const Fold&, int64_t base, int64_t position) const {
-    return data[base + position];
+  template <class F>
+  __device__ void visit(const Fold&, int64_t output, const F& run) const {
+    const typename Fold::Acc* states = data + output * splits;
+    run([states](int64_t position) { return states[position]; });
   }
 };
 
@@ -62,22 +98,42 @@ template <class Fold, class Source>
 __global__ void __launch_bounds__(kFoldThreads)
     fold_any(Fold fold, Source source, FoldTarget<Fold> target, int64_t num_outputs, int64_t length, FoldPlan plan) {
   using Acc = typename Fold::Acc;
-  __shared__ Acc states[kFoldThreads];
+  constexpr int kUnroll = 4;
+  __shared__ Acc states[kFoldThreads / kWarpSize];
   const int width = 1 << plan.log_width, lane = static_cast<int>(threadIdx.x) & (width - 1);
   const int64_t per_block = kFoldThreads >> plan.log_width, split = blockIdx.y;
   for (int64_t first = blockIdx.x * per_block; first < num_outputs; first += gridDim.x * per_block) {
     const int64_t output = first + (threadIdx.x >> plan.log_width);
     Acc state = fold.start();
     if (output < num_outputs) {
-      const int64_t base = source.base(output);
       const int64_t begin = split * plan.split_length;
       const int64_t end = begin + plan.split_length < length ? begin + plan.split_length : length;
-      for (int64_t i = begin + lane; i < end; i += width) state = fold.combine(state, source.load(fold, base, i));
+      source.visit(fold, output, [&](const auto& load) {
+        int64_t i = begin + lane;
+        if (i + (kUnroll - 1) * width < end) {  // several loads under way
+          Acc part[kUnroll];
+#pragma unroll
+          for (int u = 0; u < kUnroll; ++u) part[u] = fold.start();
+          for (; i + (kUnroll - 1) * width < end; i += kUnroll * width) {
+            Acc next[kUnroll];
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u) next[u] = load(i + u * width);
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u) part[u] = fold.combine(part[u], next[u]);
+          }
+          state = fold.combine(fold.combine(part[0], part[1]), fold.combine(part[2], part[3]));
+        }
+        for (; i < end; i += width) state = fold.combine(state, load(i));
+      });
     }
-    for (int half = width / 2; half > 0; half /= 2) {
-      states[threadIdx.x] = state;
+    for (int half = (width < kWarpSize ? width : kWarpSize) / 2; half > 0; half /= 2)
+      state = fold.combine(state, shuffle_xor(state, half));
+    if (width > kWarpSize) {
+      const unsigned warp = threadIdx.x / kWarpSize;
+      if (threadIdx.x % kWarpSize == 0) states[warp] = state;
       __syncthreads();
-      if (lane < half) state = fold.combine(state, states[threadIdx.x + static_cast<unsigned>(half)]);
+      if (lane == 0)
+        for (int other = 1; other < width / kWarpSize; ++other) state = fold.combine(state, states[warp + other]);
       __syncthreads();
     }
     if (lane == 0 && output < num_outputs) target.store(fold, output, split, state);
@@ -87,9 +143,9 @@ __global__ void __launch_bounds__(kFoldThreads)
 inline FoldPlan plan_fold(const ReduceGeometry& g) {
   FoldPlan plan;
   // Neighbouring threads take neighbouring outputs where these lie closer than the elements of one.
-  const bool across = g.kept.extent[0] >= 32 && std::abs(g.kept.stride[0][0]) <= std::abs(g.reduced.stride[0][0]);
+  const bool across = g.kept.extent[0] >= 32 && std::llabs(g.kept.stride[0][0]) <= std::llabs(g.reduced.stride[0][0]);
   if (!across)
-    while ((1 << plan.log_width) < kFoldThreads && int64_t{4} << plan.log_width < g.length) ++plan.log_width;
+    while ((1 << plan.log_width) < kFoldThreads && int64_t{16} << plan.log_width < g.length) ++plan.log_width;
   const int64_t wanted = int64_t{num_multiprocessors()} * 1024;  // threads that hide the latency of memory
   const int64_t threads = std::max<int64_t>(1, g.num_outputs) << plan.log_width;
   const int64_t most = std::clamp<int64_t>((g.length >> plan.log_width) / 16, 1, 1024);

@@ -12,11 +12,11 @@ namespace blutensor::cuda {
 struct SumOfFloats {
   using In = float;
   using Acc = float;
-  double divisor = 1;  // of a mean
+  double factor = 1;  // 1 / n of a mean
   __device__ Acc start() const { return 0; }
   __device__ Acc one(In x, int64_t) const { return x; }
   __device__ Acc combine(Acc a, Acc b) const { return a + b; }
-  __device__ float finish(Acc a) const { return divisor == 1 ? a : static_cast<float>(a / divisor); }
+  __device__ float finish(Acc a) const { return static_cast<float>(a * factor); }
 };
 
 struct SumOfDoubles {

@@ -13,9 +13,9 @@ constexpr int kUnroll = 4;
 struct SumTarget {
   void* out;
   DType dtype;
-  double divisor;
+  double factor;
   __device__ void store(int64_t at, float sum) const {
-    store_element<float>(out, at, dtype, divisor == 1 ? sum : static_cast<float>(sum / divisor));
+    store_element<float>(out, at, dtype, static_cast<float>(sum * factor));
   }
 };
 
@@ -210,7 +210,7 @@ size_t sum_workspace(const ReduceGeometry& g, const SumPlan& plan) {
 
 void run_sum(const SumPlan& plan, const ReduceGeometry& g, const View& x, const View& out, double divisor,
              void* workspace, cudaStream_t stream) {
-  const SumTarget result{out.data, out.dtype, divisor};
+  const SumTarget result{out.data, out.dtype, 1 / divisor};
   const SumTarget first = plan.splits > 1 ? SumTarget{workspace, DType::float32, 1} : result;
   visit_device_float(x.dtype, "sum", [&](auto tag) {
     using T = typename decltype(tag)::type;
