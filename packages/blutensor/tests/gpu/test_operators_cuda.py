@@ -148,19 +148,21 @@ def complaint(got: Array, cpu: Array, exact: Array, peer: Array | None, dtype: s
     return f"error {error.max():.3g}, allowed {bound:.3g} (theirs {allowed / 2:.3g}): {found}"
 
 
+def representable(v: Array | None, dtype: str) -> Array | None:
+    """The values that a dtype can hold nearest to these; ids and conditions as they are."""
+    if v is None or v.dtype != np.float64:
+        return v
+    if dtype in FLOATS:
+        return placed(v, dtype, "cpu").astype("float64").numpy()
+    whole = np.round(v * (20 if dtype != "bool" else 1))
+    return np.abs(whole) if dtype.startswith("u") or dtype == "bool" else whole
+
+
 def check(name: str, case: Case, dtype: str, layout: str) -> Iterator[str]:
     """What is wrong with one case."""
     shapes = [None if v is None else (*v.shape,) for v in case.inputs]
     label = f"{name} {dtype} {layout} {shapes} {case.attrs}"
-    rounded: list[Array | None] = []
-    for v in case.inputs:
-        if v is None or v.dtype != np.float64:
-            rounded.append(v)
-        elif dtype in FLOATS:
-            rounded.append(placed(v, dtype, "cpu").astype("float64").numpy())
-        else:
-            whole = np.round(v * (20 if dtype != "bool" else 1))
-            rounded.append(np.abs(whole) if dtype.startswith("u") or dtype == "bool" else whole)
+    rounded = [representable(v, dtype) for v in case.inputs]
     cpu = compute(name, case, dtype, "cpu", layout, rounded)
     poison([r.nbytes for r in cpu])
     got = compute(name, case, dtype, "cuda", layout, rounded)
@@ -201,6 +203,19 @@ def test_operator(name: str, dtype: str) -> None:
             except Exception as error:
                 wrong.append(f"{name} {dtype} {layout} {case.attrs}: {type(error).__name__}: {error}")
     assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong[:12])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", list(PLANS))
+def test_sanitized(name: str, dtype: str) -> None:
+    """Small cases without a peer, for compute-sanitizer; the same bits twice."""
+    cases = [
+        c for c in PLANS[name].cases(np.random.default_rng(1)) if sum(v.size for v in c.inputs if v is not None) < 9000
+    ]
+    for case in cases[1:6]:
+        values = [representable(v, dtype) for v in case.inputs]
+        first, second = (compute(name, case, dtype, "cuda", "contiguous", values) for _ in range(2))
+        assert [a.tobytes() for a in first] == [b.tobytes() for b in second]
 
 
 def test_all_operators_are_tested() -> None:
