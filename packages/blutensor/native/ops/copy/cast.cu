@@ -8,8 +8,11 @@ namespace blutensor::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kElements = 8;  // of a pack: 16 bytes of the narrower type
-constexpr int kUnroll = 4;
+constexpr int kUnroll = 6;
+
+// Elements of a pack: 16 bytes of the wider type, so that neighbouring lanes touch neighbouring sectors.
+template <class To, class From>
+inline constexpr int kElements = 16 / static_cast<int>(sizeof(To) > sizeof(From) ? sizeof(To) : sizeof(From));
 
 unsigned num_blocks(int64_t n, int64_t per_block) {
   return static_cast<unsigned>(std::min<int64_t>((n + per_block - 1) / per_block, 1 << 30));
@@ -18,9 +21,10 @@ unsigned num_blocks(int64_t n, int64_t per_block) {
 template <class To, class From>
 __global__ void __launch_bounds__(kThreads)
     cast_packs(To* to, const From* from, StridedIndex<2> index, int64_t num_packs, int tail) {
+  constexpr int N = kElements<To, From>;
   // `all`: no pack is beyond the end.
   const auto run = [&](int64_t first, auto all) {
-    Pack<From, kElements> in[kUnroll];
+    Pack<From, N> in[kUnroll];
     int64_t at[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -28,11 +32,11 @@ __global__ void __launch_bounds__(kThreads)
       int64_t offset[2] = {};
       index.add_offsets(first + u * kThreads, offset);
       at[u] = offset[0];
-      in[u] = load_pack<kElements>(from + offset[1]);
+      in[u] = load_pack<N>(from + offset[1]);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      if (all.value || first + u * kThreads < num_packs) store_pack<kElements>(to + at[u], convert_pack<To>(in[u]));
+      if (all.value || first + u * kThreads < num_packs) store_pack<N>(to + at[u], convert_pack<To>(in[u]));
   };
   constexpr int64_t kPerBlock = int64_t{kThreads} * kUnroll;
   for (int64_t block = blockIdx.x * kPerBlock; block < num_packs; block += gridDim.x * kPerBlock) {
@@ -42,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
       run(block + threadIdx.x, std::false_type{});
   }
   if (blockIdx.x == 0 && threadIdx.x < tail) {
-    const int64_t i = num_packs * kElements + threadIdx.x;
+    const int64_t i = num_packs * N + threadIdx.x;
     to[i] = convert<To>(from[i]);
   }
 }
@@ -61,24 +65,26 @@ __global__ void __launch_bounds__(kThreads)
 
 // Both sides contiguous along the inner axis, in whole packs or without outer axes.
 bool allows_packs(const Iteration& it, const View& to, const View& from) {
-  if (it.extent[0] % kElements != 0 && it.rank > 1) return false;
-  if (!is_aligned(to.data, std::min<size_t>(16, kElements * dtype_size(to.dtype))) ||
-      !is_aligned(from.data, std::min<size_t>(16, kElements * dtype_size(from.dtype))))
+  const int elements = 16 / static_cast<int>(std::max(dtype_size(to.dtype), dtype_size(from.dtype)));
+  if (it.extent[0] % elements != 0 && it.rank > 1) return false;
+  if (!is_aligned(to.data, static_cast<size_t>(elements) * dtype_size(to.dtype)) ||
+      !is_aligned(from.data, static_cast<size_t>(elements) * dtype_size(from.dtype)))
     return false;
   for (size_t k = 0; k < 2; ++k) {
     if (it.stride[k][0] != 1) return false;
     for (size_t axis = 1; axis < static_cast<size_t>(it.rank); ++axis)
-      if (it.stride[k][axis] % kElements != 0) return false;
+      if (it.stride[k][axis] % elements != 0) return false;
   }
   return true;
 }
 
 template <class To, class From>
 void launch_packs(Iteration it, const View& to, const View& from, cudaStream_t stream) {
-  const int64_t num_packs = it.numel / kElements;
-  const auto tail = static_cast<int>(it.numel % kElements);
-  it.extent[0] /= kElements;
-  it.stride[0][0] = it.stride[1][0] = kElements;
+  constexpr int N = kElements<To, From>;
+  const int64_t num_packs = it.numel / N;
+  const auto tail = static_cast<int>(it.numel % N);
+  it.extent[0] /= N;
+  it.stride[0][0] = it.stride[1][0] = N;
   cast_packs<To, From><<<num_blocks(std::max<int64_t>(num_packs, 1), kThreads * kUnroll), kThreads, 0, stream>>>(
       to.ptr<To>(), from.ptr<const From>(), num_packs > 0 ? StridedIndex<2>(it) : StridedIndex<2>{}, num_packs, tail);
 }
