@@ -53,9 +53,9 @@ def test_backward(count: int, rows: int, kind: str) -> None:
         np.add.at(want, ids, exact(grad))
         largest = np.zeros((rows, columns))
         np.add.at(largest, ids, np.abs(exact(grad)))
-        # A sum in runs of 32: at most 32 + n / 32 roundings follow one another.
+        # A sum in runs of 16: at most 16 + n / 16 roundings follow one another.
         occurs = np.bincount(ids).max()
-        bound = (largest * EPSILON["float32"] * (32 + occurs / 32)).max() + EPSILON[buffer] * np.abs(want).max()
+        bound = (largest * EPSILON["float32"] * (16 + occurs / 16)).max() + EPSILON[buffer] * np.abs(want).max()
         target = bt.full((rows, columns), 3.0, dtype=buffer, device="cuda")
         device_ids = bt.asarray(ids.astype(np.int32 if count % 2 else np.int64)).cuda()
         backward_(target, grad.cuda(), device_ids)

@@ -16,8 +16,9 @@ using namespace cuda;
 
 namespace {
 
-constexpr int kRun = 32;  // positions that one warp adds
-constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
+constexpr int kRun = 16;  // positions that one warp adds
+// Few warps a block: one with many positions to add holds up few others.
+constexpr int kThreads = 64, kWarps = kThreads / kWarpSize;
 
 template <class T, class Out>
 struct Sums {
@@ -62,6 +63,7 @@ __device__ inline void write(const Sums<T, Out>& p, int id, int col,
 template <class T, class Out, int kWidth, int kCount>
 __global__ void __launch_bounds__(kThreads) sum_runs(const Sums<T, Out> p) {
   using C = device_compute_t<T>;
+  constexpr int kUnroll = sizeof(T) == 2 ? 8 : 4;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   if (at >= p.count) return;
@@ -69,9 +71,10 @@ __global__ void __launch_bounds__(kThreads) sum_runs(const Sums<T, Out> p) {
   if (first.index % kRun != 0 || first.count == 0) return;
   const int rows = min(kRun, first.count - first.index);
   const int position = lane < rows ? p.sorted[at + lane].position : 0;
+  const bool alone = first.count <= kRun;
   for (int tile = 0; tile < p.cols; tile += kWarpSize * kWidth * kCount) {
     Pack<C, kWidth> sum[kCount] = {};
-#pragma unroll 4
+#pragma unroll kUnroll
     for (int row = 0; row < rows; ++row) {
       const T* grad = p.grad + __shfl_sync(kAllLanes, position, row) * p.grad_stride;
 #pragma unroll
@@ -87,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) sum_runs(const Sums<T, Out> p) {
     for (int k = 0; k < kCount; ++k) {
       const int col = tile + (k * kWarpSize + lane) * kWidth;
       if (col >= p.cols) continue;
-      if (first.count <= kRun)
+      if (alone)
         write(p, first.id, col, sum[k]);
       else
         store_pack(p.partial + partial_row(p, at, first.index == 0) + col, sum[k]);
@@ -95,18 +98,33 @@ __global__ void __launch_bounds__(kThreads) sum_runs(const Sums<T, Out> p) {
   }
 }
 
-template <class T, class Out>
+// A block takes an id of several runs; a thread, kWidth columns at a time.
+template <class T, class Out, int kWidth>
 __global__ void __launch_bounds__(kThreads) add_runs(const Sums<T, Out> p) {
   using C = device_compute_t<T>;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
-  if (at >= p.count) return;
-  const SortedPosition first = p.sorted[at];
-  if (first.index != 0 || first.count <= kRun) return;
-  for (int col = static_cast<int>(threadIdx.x) % kWarpSize; col < p.cols; col += kWarpSize) {
-    Pack<C, 1> sum;
-    sum[0] = p.partial[partial_row(p, at, true) + col];
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kRun;
+  // Several runs are more than kRun positions: at most one id of them begins among these.
+  __shared__ int64_t begin;
+  __shared__ SortedPosition first;
+  if (threadIdx.x == 0) begin = -1;
+  __syncthreads();
+  if (threadIdx.x < kRun && at + threadIdx.x < p.count) {
+    const SortedPosition here = p.sorted[at + threadIdx.x];
+    if (here.index == 0 && here.count > kRun) {
+      begin = at + threadIdx.x;
+      first = here;
+    }
+  }
+  __syncthreads();
+  if (begin < 0) return;
+  for (int col = static_cast<int>(threadIdx.x) * kWidth; col < p.cols; col += kThreads * kWidth) {
+    Pack<C, kWidth> sum = load_pack<kWidth>(p.partial + partial_row(p, begin, true) + col);
 #pragma unroll 8
-    for (int run = kRun; run < first.count; run += kRun) sum[0] += p.partial[partial_row(p, at + run, false) + col];
+    for (int run = kRun; run < first.count; run += kRun) {
+      const Pack<C, kWidth> v = load_pack<kWidth>(p.partial + partial_row(p, begin + run, false) + col);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += v[i];
+    }
     write(p, first.id, col, sum);
   }
 }
@@ -115,13 +133,17 @@ __global__ void __launch_bounds__(kThreads) add_runs(const Sums<T, Out> p) {
 
 template <class T, class Out>
 void launch_sums(const Sums<T, Out>& p, bool packs, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>((p.count + kWarps - 1) / kWarps);
-  if (packs)
+  const auto blocks = static_cast<unsigned>((p.count + kWarps - 1) / kWarps),
+             starts = static_cast<unsigned>((p.count + kRun - 1) / kRun);
+  if (packs) {
     sum_runs<T, Out, kPackOf<T>, 24 / kPackOf<T>><<<blocks, kThreads, 0, stream>>>(p);
-  else
+    check_launch("embedding_backward");
+    add_runs<T, Out, kPackOf<device_compute_t<T>>><<<starts, kThreads, 0, stream>>>(p);
+  } else {
     sum_runs<T, Out, 1, 4><<<blocks, kThreads, 0, stream>>>(p);
-  check_launch("embedding_backward");
-  add_runs<<<blocks, kThreads, 0, stream>>>(p);
+    check_launch("embedding_backward");
+    add_runs<T, Out, 1><<<starts, kThreads, 0, stream>>>(p);
+  }
   check_launch("embedding_backward");
 }
 
@@ -168,14 +190,18 @@ void backward(const View& grad_view, const View& ids_view, const View& weight_gr
   const size_t before = run.mark();
   const void* ids = run.contiguous(ids_view, ids_view.dtype);
   void* scratch = run.take(sort_scratch_bytes(count));
-  if (!run.dry() && count > 0) sort_positions(ids, ids_view.dtype, count, limit, scratch, sorted, launch.stream);
+  // What is overwritten is zeroed beside the sort, which leaves the memory's bandwidth to it.
+  const bool zeroes_beside = !accumulate && count > 0 && weight_grad.contiguous() && is_aligned(weight_grad.data, 16);
+  const ZeroFill zeros{zeroes_beside ? weight_grad.data : nullptr,
+                       limit * cols * static_cast<int64_t>(dtype_size(weight_grad.dtype))};
+  if (!run.dry() && count > 0) sort_positions(ids, ids_view.dtype, count, limit, scratch, sorted, zeros, launch.stream);
   run.release(before);
   const Matrix grad = run.rows(grad_view, grad_view.rank() - 1, grad_view.dtype);
   if (run.dry() || limit == 0 || cols == 0) return;
   visit_types(grad_view.dtype, weight_grad.dtype, [&](auto tag, auto out_tag) {
     using T = typename decltype(tag)::type;
     using Out = typename decltype(out_tag)::type;
-    if (!accumulate) set_zero<Out>(weight_grad, stream_of(launch));
+    if (!accumulate && !zeroes_beside) set_zero<Out>(weight_grad, stream_of(launch));
     if (count == 0) return;
     constexpr int64_t kWidth = kPackOf<T>, kOutBytes = sizeof(Pack<Out, kPackOf<T>>);
     const bool packs = cols % kWidth == 0 && (count == 1 || grad.row_stride % kWidth == 0) &&

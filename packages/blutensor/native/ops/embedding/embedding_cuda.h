@@ -17,10 +17,16 @@ struct alignas(16) SortedPosition {
   int32_t count;
 };
 
+// Memory to zero on the way, aligned to 16 bytes; null: none.
+struct ZeroFill {
+  void* data;
+  int64_t bytes;
+};
+
 // Sorts ids [N] (contiguous int32 or int64) into `sorted` [N]. Ids out of [0, limit) are reported, and come last with
 // count 0. `scratch`: sort_scratch_bytes(N). N and limit are below 2^31.
 size_t sort_scratch_bytes(int64_t count);
 void sort_positions(const void* ids, DType dtype, int64_t count, int64_t limit, void* scratch, SortedPosition* sorted,
-                    void* stream);
+                    const ZeroFill& zeros, void* stream);
 
 }  // namespace blutensor

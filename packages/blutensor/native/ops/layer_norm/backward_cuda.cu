@@ -119,53 +119,56 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
   for (int64_t row = first; row < p.rows; row += step, ++turn) {
     const float mean = p.mean[row], rstd = p.rstd[row];
     wait_for_oldest(p.depth);
-    // xhat and g = dy weight of pack k.
-    Pack<float, kWidth> dys;
-    const auto values = [&](int k, int col, Pack<float, kWidth>* xhat, Pack<float, kWidth>* g) {
-      *xhat = convert_pack<float>(*place(stage, 0, k));
-      dys = convert_pack<float>(*place(stage, 1, k));
-      *g = dys;
+    // Deviations from the mean, dy, and g = dy weight, of pack k.
+    struct Values {
+      Pack<float, kWidth> deviation, dy, g;
+    };
+    const auto values = [&](int k, int col) {
+      Values v;
+      v.deviation = convert_pack<float>(*place(stage, 0, k));
+      v.dy = convert_pack<float>(*place(stage, 1, k));
+      v.g = v.dy;
       if (p.weight) {
         const Pack<float, kWidth> w = convert_pack<float>(load_pack<kWidth>(p.weight + col));
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) (*g)[i] = product(dys[i], w[i]);
+        for (int i = 0; i < kWidth; ++i) v.g[i] = product(v.dy[i], w[i]);
       }
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) (*xhat)[i] = ((*xhat)[i] - mean) * rstd;
+      for (int i = 0; i < kWidth; ++i) v.deviation[i] -= mean;
+      return v;
     };
 
-    float2 sums = {0, 0};  // of g and of g xhat
+    float2 sums = {0, 0};  // of g, and of g times deviation
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       const int col = (k * kThreads + thread) * kWidth;
       if (col >= p.cols) continue;
-      Pack<float, kWidth> xhat, g;
-      values(k, col, &xhat, &g);
+      const Values v = values(k, col);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        sums.x += g[i];
-        sums.y += g[i] * xhat[i];
-        dweight[k][i] += dys[i] * xhat[i];
-        dbias[k][i] += dys[i];
+        sums.x += v.g[i];
+        sums.y += v.g[i] * v.deviation[i];
+        dweight[k][i] += product(v.dy[i], rstd) * v.deviation[i];
+        dbias[k][i] += v.dy[i];
       }
     }
     sums = row_sums<RowShape>(sums, pairs, turn);
-    const float mean_g = sums.x / count, mean_product = sums.y / count;
+    // dx = rstd g - rstd mean(g) - deviation rstd^2 mean(g xhat)
+    const float constant = rstd * (sums.x / count), slope = rstd * rstd * (rstd * sums.y / count);
 
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       const int col = (k * kThreads + thread) * kWidth;
       if (col >= p.cols) continue;
-      Pack<float, kWidth> xhat, g;
-      values(k, col, &xhat, &g);
+      Values v = values(k, col);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_product);
+      for (int i = 0; i < kWidth; ++i) v.g[i] = (v.g[i] * rstd - constant) - v.deviation[i] * slope;
       if (p.add) {
         const Pack<float, kWidth> old = convert_pack<float>(*place(stage, 2, k));
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) g[i] += old[i];
+        for (int i = 0; i < kWidth; ++i) v.g[i] += old[i];
       }
-      store_pack(p.dx + row * p.cols + col, convert_pack<T>(g));
+      store_pack(p.dx + row * p.cols + col, convert_pack<T>(v.g));
     }
     copy_ahead(stage, row + p.depth * step);
     stage = stage + 1 == p.depth ? 0 : stage + 1;
