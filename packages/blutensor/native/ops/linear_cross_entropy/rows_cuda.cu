@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) v[i] = j + i < n ? v[i] : lowest<C>();
     }
-    part.add(v);
+    part.template add<is_16_bit<T>>(v);
   }
   const MaxSum<C> all = finished(block_reduce<kThreads<T>>(part, MergeOp{}, partial), n);
   if (threadIdx.x == 0)
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
     Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(kept + j));
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const C probability = exponential(v[i] - all.maximum) * inverse;
+      const C probability = exponential_of<is_16_bit<T>>(v[i] - all.maximum) * inverse;
       v[i] = (j + i == target ? probability - C{1} : probability) * scale;
     }
     store_pack(row + j, convert_pack<T>(v));

@@ -16,13 +16,22 @@ __device__ inline C lowest() {
 __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }
 
+// To some 2^-21 where `kFast` and in float: for logits that were rounded to 16 bits.
+template <bool kFast, class C>
+__device__ inline C exponential_of(C x) {
+  if constexpr (kFast && std::is_same_v<C, float>)
+    return __expf(x);
+  else
+    return exponential(x);
+}
+
 // sum of exp(x - maximum); nothing yet: {-inf, 0}.
 template <class C>
 struct MaxSum {
   C maximum, sum;
 
   // The values of a pack.
-  template <int kWidth>
+  template <bool kFast = false, int kWidth>
   __device__ void add(const Pack<C, kWidth>& v) {
     C top = maximum;
 #pragma unroll
@@ -30,7 +39,7 @@ struct MaxSum {
     const C shift = top == lowest<C>() ? C{0} : top;
     C total = maximum == top ? sum : sum * exponential(maximum - shift);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) total += exponential(v[i] - shift);
+    for (int i = 0; i < kWidth; ++i) total += exponential_of<kFast>(v[i] - shift);
     maximum = top;
     sum = total;
   }
