@@ -85,12 +85,17 @@ def test_the_step_is_one_graph(kind: str) -> None:
 
 
 def test_the_cpu_computes_the_same_up_to_rounding() -> None:
-    there, _ = trained("transformer", 5, replayed("native"))
+    there, losses_there = trained("transformer", 5, replayed("native"))
     with bt.default_device("cpu"):
-        here, _ = trained("transformer", 5, replayed("native"))
+        here, losses_here = trained("transformer", 5, replayed("native"))
+    numbers = [np.frombuffer(b"".join(losses), np.float32) for losses in (losses_there, losses_here)]
+    np.testing.assert_allclose(*numbers, rtol=1e-5)
     for name, value in here.items():
+        difference = np.abs(value - there[name])
+        if name.endswith("qkv.bias"):  # the gradient of the keys' bias is zero but for rounding
+            difference = np.delete(difference, np.s_[len(value) // 3 : 2 * len(value) // 3])
         # AdamW's first steps are signs of gradients: where the gradient is rounding noise, weights differ by 2 lr.
-        assert np.mean(np.abs(value - there[name]) > 1e-5) < 0.02, name
+        assert np.mean(difference > 1e-5) < 0.02, name
 
 
 def test_a_hundred_replays_have_the_same_bits() -> None:
