@@ -50,7 +50,7 @@ class RunInterrupted(KeyboardInterrupt):
 
 # So often the native loop comes back for signals: a call of a few microseconds. A GPU stands still meanwhile.
 _SLICE_SECONDS = 0.05
-_SLICE_SECONDS_GPU = 0.5
+_SLICE_SECONDS_GPU = 0.25
 
 
 class ProgramFamily:

@@ -35,7 +35,7 @@ struct BackwardShape {
 // ---------------------------------------------------------------- dK and dV
 
 template <class Math, int kTiles, int kBlock, int kStep>
-__global__ void __launch_bounds__(32 * Math::kWarps, Math::kKeysBlocks)
+__global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
     attention_backward_keys(const __grid_constant__ AttentionArguments args) {
   using Shape = BackwardShape<Math, kTiles, kBlock, kStep>;
   using Element = typename Math::Element;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kKeysBlocks)
   const uint32_t warp_keys = key_tile + warp_row * Rows::kRowBytes;
   const uint32_t warp_values = value_tile + warp_row * Rows::kRowBytes;
   const typename Math::template Left<kTiles> left_keys(warp_keys), left_values(warp_values);
-  const Probability<Math::kExact> probability(args.scale);
+  const float factor = static_cast<float>(args.scale * 1.44269504088896340736);
 
   float grad_key[kTiles][kHeadDim / 8][4] = {}, grad_value[kTiles][kHeadDim / 8][4] = {};
 
@@ -115,12 +115,12 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kKeysBlocks)
       if constexpr (Math::kIsAsync) Math::template wait<1>(p);
 #pragma unroll
       for (int n = 0; n < kStep / 8; ++n) {
-        const float2 logsumexps = ptx::load_shared_2(statistics + 32 * n);
-        const auto even = probability.shift(logsumexps.x), odd = probability.shift(logsumexps.y);
+        const float2 shift = ptx::load_shared_2(statistics + 32 * n);
 #pragma unroll
         for (int m = 0; m < kTiles; ++m)
 #pragma unroll
-          for (int r = 0; r < 4; ++r) p[m][n][r] = probability(p[m][n][r], r & 1 ? odd : even);
+          for (int r = 0; r < 4; ++r)
+            p[m][n][r] = ptx::exp2_approximate(fmaf(p[m][n][r], factor, -kLog2e * (r & 1 ? shift.y : shift.x)));
       }
       if ((args.causal && first_query < last_row) || first_query + kStep > num_queries) {
 #pragma unroll
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kKeysBlocks)
 // ---------------------------------------------------------------- dQ
 
 template <class Math, int kTiles, int kBlock, int kStep>
-__global__ void __launch_bounds__(32 * Math::kWarps, Math::kQueriesBlocks)
+__global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
     attention_backward_queries(const __grid_constant__ AttentionArguments args) {
   using Shape = BackwardShape<Math, kTiles, kBlock, kStep>;
   using Element = typename Math::Element;
@@ -207,17 +207,16 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kQueriesBlocks)
   const uint32_t warp_queries = query_tile + warp_row * Rows::kRowBytes;
   const uint32_t warp_grads = grad_tile + warp_row * Rows::kRowBytes;
   const typename Math::template Left<kTiles> left_queries(warp_queries), left_grads(warp_grads);
-  const Probability<Math::kExact> probability(args.scale);
+  const float factor = static_cast<float>(args.scale * 1.44269504088896340736);
 
-  typename Probability<Math::kExact>::Shift shift[kTiles][2];
-  float mean[kTiles][2];
+  float shift[kTiles][2], mean[kTiles][2];
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane_group();
       const int64_t at = static_cast<int64_t>(pair) * num_queries + row;
-      shift[m][h] = probability.shift(row < num_queries ? static_cast<const float*>(args.logsumexp)[at] : INFINITY);
+      shift[m][h] = row < num_queries ? static_cast<const float*>(args.logsumexp)[at] * kLog2e : INFINITY;
       mean[m][h] = row < num_queries ? static_cast<const float*>(args.delta)[at] : 0.0f;
     }
   float grad_query[kTiles][kHeadDim / 8][4] = {};
@@ -250,7 +249,7 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kQueriesBlocks)
 #pragma unroll
         for (int n = 0; n < kStep / 8; ++n)
 #pragma unroll
-          for (int r = 0; r < 4; ++r) p[m][n][r] = probability(p[m][n][r], shift[m][r >> 1]);
+          for (int r = 0; r < 4; ++r) p[m][n][r] = ptx::exp2_approximate(fmaf(p[m][n][r], factor, -shift[m][r >> 1]));
       const int last_seen = args.causal ? min(first_row, num_keys - 1) : num_keys - 1;
       if (first_key + kStep - 1 > last_seen) {
 #pragma unroll

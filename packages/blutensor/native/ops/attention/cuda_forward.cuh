@@ -34,27 +34,18 @@ __device__ __forceinline__ float softmax_row(float (&s)[kBlocks][4], int r, floa
   for (int n = 0; n < kBlocks; ++n) top = fmaxf(top, fmaxf(s[n][r], s[n][r + 1]));
   top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
   top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-  // The former shift as it was rounded then: a product fused into the difference would be another number.
-  const float shift = top == -INFINITY ? 0.0f : __fmul_rn(top, factor);
-  const float correction = ptx::exp2_approximate(__fmul_rn(maximum, factor) - shift);
+  const float shift = top == -INFINITY ? 0.0f : top * factor;
+  const float correction = ptx::exp2_approximate(maximum * factor - shift);
   maximum = top;
-  float part = 0;
+  sum *= correction;
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       s[n][r + e] = ptx::exp2_approximate(fmaf(s[n][r + e], factor, -shift));
-      part += s[n][r + e];
+      sum += s[n][r + e];
     }
-  sum = fmaf(sum, correction, part);
   return correction;
-}
-
-// Of a row whose weights, relative to the rounded product of maximum and factor, sum up to `total`.
-__device__ __forceinline__ float logsumexp_of(float maximum, float total, float factor, double scale) {
-  const double exact = static_cast<double>(maximum) * factor;
-  const double rounding = maximum == -INFINITY ? 0.0 : __fmul_rn(maximum, factor) - exact;
-  return static_cast<float>(maximum * scale + rounding * 0.69314718055994530942 + logf(total));
 }
 
 template <class Math, int kTiles, int kKeys>
@@ -169,7 +160,7 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
       const int row = first_row + 16 * m + 8 * h + lane_group();
       if (lane_column() == 0 && row < num_queries)
         static_cast<float*>(args.logsumexp)[static_cast<int64_t>(pair) * num_queries + row] =
-            num_keys == 0 ? -INFINITY : logsumexp_of(maximum[m][h], total, factor, args.scale);
+            num_keys == 0 ? -INFINITY : fmaf(maximum[m][h], static_cast<float>(args.scale), logf(total));
     }
   Math::template store<kTiles>(output, inverse, warp_queries, matrix(args.output),
                                static_cast<int>(args.output.row_stride), first_row, num_queries, head_dim);

@@ -7,8 +7,8 @@ namespace blutensor::cuda {
 void attention_forward_tf32(const AttentionArguments& args, cudaStream_t stream) {
   if (args.head_dim <= 32) return launch_attention_forward<Tf32<32>, 2, 64>(args, stream);
   if (args.head_dim <= 64) return launch_attention_forward<Tf32<64>, 2, 64>(args, stream);
-  if (args.head_dim <= 96) return launch_attention_forward<Tf32<96>, 2, 32>(args, stream);
-  launch_attention_forward<Tf32<128>, 2, 16>(args, stream);
+  if (args.head_dim <= 96) return launch_attention_forward<Tf32<96>, 1, 32>(args, stream);
+  launch_attention_forward<Tf32<128>, 1, 32>(args, stream);
 }
 
 }  // namespace blutensor::cuda

@@ -15,7 +15,7 @@ struct Bf16Sm90 : Bf16<64, kWarps_> {
   using Base = Bf16<64, kWarps_>;
   using Rows = typename Base::Rows;
   static constexpr bool kIsAsync = true;
-  static constexpr int kKeysBlocks = 12 / kWarps_, kQueriesBlocks = 12 / kWarps_;  // at 168 registers
+  static constexpr int kBackwardBlocks = 3;
   template <int kTiles>
   using FastLeft = typename Base::template Left<kTiles>;
 

@@ -15,7 +15,6 @@
 // 128 bytes) or i ^ (r >> 1 & 3), which keeps ldmatrix and the strided reads below free of bank conflicts.
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 
 #include "ops/attention/cuda_arguments.h"
@@ -24,32 +23,7 @@
 namespace blutensor::cuda {
 
 inline constexpr float kLog2e = 1.44269504088896340736f;
-
-// exp(scale * score - logsumexp), in base 2. The difference of two large numbers: where results are float32 (kExact),
-// logsumexp is brought to the base and to the rounding of scale in two floats.
-template <bool kExact>
-struct Probability {
-  float factor, ratio = kLog2e, ratio_low = 0;  // of score; of logsumexp
-
-  __device__ explicit Probability(double scale) : factor(static_cast<float>(scale * 1.44269504088896340736)) {
-    if constexpr (kExact) {
-      const double exact = factor / scale;
-      ratio = static_cast<float>(exact), ratio_low = static_cast<float>(exact - ratio);
-    }
-  }
-  struct Shift {
-    float high, low;
-  };
-  __device__ Shift shift(float logsumexp) const {
-    const float high = logsumexp * ratio;
-    const bool splits = kExact && fabsf(high) < INFINITY;
-    return {high, splits ? fmaf(logsumexp, ratio_low, fmaf(logsumexp, ratio, -high)) : 0.0f};
-  }
-  __device__ float operator()(float score, Shift by) const {
-    const float x = fmaf(score, factor, -by.high);
-    return ptx::exp2_approximate(kExact ? x - by.low : x);
-  }
-};
+inline constexpr float kLn2 = 0.69314718055994530942f;
 
 __device__ __forceinline__ int lane_group() { return (threadIdx.x & 31) >> 2; }  // g
 __device__ __forceinline__ int lane_column() { return threadIdx.x & 3; }         // c
@@ -188,9 +162,8 @@ struct Bf16 {
   using Element = __nv_bfloat16;
   static constexpr int kHeadDim = kHeadDim_, kWarps = kWarps_;
   using Rows = Tile<Element, kHeadDim, 32 * kWarps>;
-  static constexpr bool kExact = false;
   static constexpr bool kIsAsync = false;
-  static constexpr int kKeysBlocks = 2, kQueriesBlocks = 2;  // of the backward kernels, per multiprocessor
+  static constexpr int kBackwardBlocks = 2;  // per multiprocessor
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr bool kRounds = false;
   template <int kTiles>
@@ -286,9 +259,8 @@ struct Tf32 {
   using Element = float;
   static constexpr int kHeadDim = kHeadDim_, kWarps = kWarps_;
   using Rows = Tile<Element, kHeadDim, 32 * kWarps>;
-  static constexpr bool kExact = false;
   static constexpr bool kIsAsync = false;
-  static constexpr int kKeysBlocks = 2, kQueriesBlocks = 2;  // of the backward kernels, per multiprocessor
+  static constexpr int kBackwardBlocks = 2;  // per multiprocessor
   static constexpr int kSteps = kHeadDim / 8;
   static constexpr bool kRounds = true;
   template <int kTiles>
@@ -376,9 +348,8 @@ struct Ieee {
   using Element = float;
   static constexpr int kHeadDim = kHeadDim_, kWarps = kWarps_;
   using Rows = Tile<Element, kHeadDim, 32 * kWarps>;
-  static constexpr bool kExact = true;
   static constexpr bool kIsAsync = false;
-  static constexpr int kKeysBlocks = 2, kQueriesBlocks = 2;  // of the backward kernels, per multiprocessor
+  static constexpr int kBackwardBlocks = 2;  // per multiprocessor
   static constexpr bool kRounds = false;
   template <int kTiles>
   using Left = SharedLeft<Rows, kTiles>;
@@ -406,49 +377,43 @@ struct Ieee {
           const float4 right = ptx::load_shared_4(columns[e] + 8 * n * Rows::kRowBytes);
 #pragma unroll
           for (int i = 0; i < 2 * kTiles; ++i) {
-            // Four products are summed before they are added: half the roundings of one long chain.
-            float part = left[i].x * right.x;
-            part = fmaf(left[i].y, right.y, part), part = fmaf(left[i].z, right.z, part);
-            s[i >> 1][n][2 * (i & 1) + e] += fmaf(left[i].w, right.w, part);
+            float& sum = s[i >> 1][n][2 * (i & 1) + e];
+            sum = fmaf(left[i].x, right.x, sum), sum = fmaf(left[i].y, right.y, sum);
+            sum = fmaf(left[i].z, right.z, sum), sum = fmaf(left[i].w, right.w, sum);
           }
         }
     }
   }
 
-  // Every lane needs whole rows of s; the other columns come from the neighbours. Eight columns are summed before they
-  // are added to o: a row of thousands of keys is then not one long chain of roundings.
+  // Every lane needs whole rows of s; the other columns come from the neighbours.
   template <int kTiles, int kColumns>
   __device__ static void accumulate(float (&o)[kTiles][kHeadDim / 8][4], const float (&s)[kTiles][kColumns / 8][4],
                                     uint32_t v) {
-    constexpr int kRows = 2 * kTiles;
     int c = lane_column();
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
       asm volatile("" : "+r"(c));  // addresses are computed anew: kept from block to block they spill
-      float left[8][kRows];
 #pragma unroll
-      for (int k = 0; k < 8; ++k)
+      for (int k = 0; k < 8; ++k) {
+        float left[2 * kTiles];
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) left[k][i] = __shfl_sync(~0u, s[i >> 1][n][2 * (i & 1) + (k & 1)], k >> 1, 4);
+        for (int i = 0; i < 2 * kTiles; ++i) left[i] = __shfl_sync(~0u, s[i >> 1][n][2 * (i & 1) + (k & 1)], k >> 1, 4);
 #pragma unroll
-      for (int q = 0; q < kHeadDim / 32; ++q)
+        for (int q = 0; q < kHeadDim / 32; ++q)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float part[kRows][4] = {};
-#pragma unroll
-          for (int k = 0; k < 8; ++k) {
+          for (int e = 0; e < 2; ++e) {
             const float4 right = ptx::load_shared_4(v + Rows::offset(8 * n + k, 8 * q + 2 * c + e));
 #pragma unroll
-            for (int i = 0; i < kRows; ++i) {
-              part[i][0] = fmaf(left[k][i], right.x, part[i][0]), part[i][1] = fmaf(left[k][i], right.y, part[i][1]);
-              part[i][2] = fmaf(left[k][i], right.z, part[i][2]), part[i][3] = fmaf(left[k][i], right.w, part[i][3]);
+            for (int i = 0; i < 2 * kTiles; ++i) {
+              float (&sum)[kHeadDim / 8][4] = o[i >> 1];
+              const int r = 2 * (i & 1) + e;
+              sum[4 * q][r] = fmaf(left[i], right.x, sum[4 * q][r]);
+              sum[4 * q + 1][r] = fmaf(left[i], right.y, sum[4 * q + 1][r]);
+              sum[4 * q + 2][r] = fmaf(left[i], right.z, sum[4 * q + 2][r]);
+              sum[4 * q + 3][r] = fmaf(left[i], right.w, sum[4 * q + 3][r]);
             }
           }
-#pragma unroll
-          for (int i = 0; i < kRows; ++i)
-#pragma unroll
-            for (int j = 0; j < 4; ++j) o[i >> 1][4 * q + j][2 * (i & 1) + e] += part[i][j];
-        }
+      }
     }
   }
 
