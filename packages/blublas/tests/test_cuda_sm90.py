@@ -41,8 +41,10 @@ def product(torch: Any, a: Tensor, b: Tensor, out_dtype: str) -> Tensor:
 
 
 def roundoff_of(dtype: str, out_dtype: str) -> float:
-    """One rounding of a result. Float32 of bfloat16 operands has no product of PyTorch's to compare with but one that
-    sums otherwise: tensor cores truncate the sum after every 16 of K, up to 512 times here, mostly far below its end.
+    """One rounding of a result.
+
+    Float32 of bfloat16 operands has no product of PyTorch's to compare with but one that sums otherwise: tensor cores
+    truncate the sum after every 16 of K, up to 512 times here, mostly far below its end.
     """
     if dtype == "float32":
         return ROUNDOFF["tf32"]
