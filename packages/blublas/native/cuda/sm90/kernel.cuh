@@ -43,9 +43,11 @@ struct Config {
   static constexpr int slabs = cooperative ? 1 : 2;                      // of 64 rows per warpgroup and tile
   // Two warps beside the producer can sum A's rows on the way: the bias gradient, when A is a gradient transposed.
   static constexpr bool sums_rows = kind == Kind::partial && a_major == Major::mn;
-  // Of one thread; two consumer warpgroups and one producer share 512.
-  static constexpr int producer_registers = sums_rows ? 56 : cooperative ? 40 : 32;
-  static constexpr int consumer_registers = (512 - producer_registers) / 2 / 8 * 8;
+  // Per thread. The block begins with 168 for each of its 384 threads, and what one warpgroup gives up is what the others
+  // can take: asking for more than there is waits for ever.
+  static constexpr int producer_registers = sums_rows ? 56 : cooperative ? 40 : 24;
+  static constexpr int consumer_registers = (3 * 168 - producer_registers) / 2 / 8 * 8;
+  static_assert(producer_registers + 2 * consumer_registers <= 3 * 168);
   static constexpr int panel = 128 / static_cast<int>(sizeof(Element));  // elements of M or N in a panel
   static constexpr int panel_bytes = tile_k * 128;
   static constexpr int a_bytes = tile_m * 128, b_bytes = tile_n * 128, stage_bytes = a_bytes + b_bytes;
