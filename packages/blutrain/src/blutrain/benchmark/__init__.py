@@ -69,14 +69,14 @@ def bench(
         ours, theirs = [], []
         for number in range(rounds):
             tell(f"{work.name}: round {number + 1} of {rounds}")
-            ours.append(_run_ours(work.name, threads, steps, warmup))
+            ours.append(run_ours(work.name, threads, steps, warmup))
             if peer == "torch":
                 theirs += [_run_torch(work, mode, threads, steps, warmup) for mode in work.peers]
-        entries += _compare(work, ours, theirs, threads)
+        entries += compare(work, ours, theirs, threads)
     if all(work.device == "cuda" for work in chosen):
         return entries
     tell("host time of a captured step")
-    host = [_run_ours("host", threads, steps, warmup) for _ in range(rounds)]
+    host = [run_ours("host", threads, steps, warmup) for _ in range(rounds)]
     for name, key in (("host.captured_step.us", "host_us_per_step"), ("host.run_call.us", "call_us")):
         entries.append(_entry(name, statistics.median(result[key] for result in host), None, None, "lower", threads))
     return entries
@@ -129,7 +129,15 @@ def entry(
     return _entry(work, ours, peer, peer_name, better, available_cpus(), _gpu() if gpu else None)
 
 
-def _compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: int) -> list[Entry]:
+def compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: int) -> list[Entry]:
+    """Entries of a work out of what the measuring processes gave: medians, beside the fastest peer.
+
+    Args:
+        work: what was measured.
+        ours: results of our process.
+        theirs: results of the peer's, of all its modes.
+        threads: CPU threads of either.
+    """
     entries = []
     by_name: dict[str, list[Entry]] = {}
     for result in theirs:
@@ -208,12 +216,29 @@ def _commit() -> str | None:
     return found.stdout.strip()
 
 
-def _run_ours(work: str, threads: int, steps: int, warmup: int) -> Entry:
+def run_ours(work: str, threads: int, steps: int, warmup: int) -> Entry:
+    """Measure a work of ours, by its name, in a process of its own."""
     numbers = ["--threads", str(threads), "--steps", str(steps), "--warmup", str(warmup)]
     return _run([sys.executable, "-m", "blutrain.benchmark.worker", work, *numbers], threads)
 
 
 def _run_torch(work: TrainWork, mode: str, threads: int, steps: int, warmup: int) -> Entry:
+    return _run(peer_command(work, mode, threads, steps, warmup), threads)
+
+
+def peer_command(
+    work: TrainWork, mode: str, threads: int, steps: int, warmup: int, gate: Path | None = None
+) -> list[str]:
+    """Command line of the process that measures PyTorch.
+
+    Args:
+        work: what it trains.
+        mode: ``eager``, or a mode of ``torch.compile``.
+        threads: CPU threads.
+        steps: timed steps.
+        warmup: steps before them.
+        gate: file that its timed steps wait for.
+    """
     model = MODELS[work.model]
     arguments = {
         "layers": model.layers,
@@ -230,9 +255,10 @@ def _run_torch(work: TrainWork, mode: str, threads: int, steps: int, warmup: int
         "precision": work.precision,
         "mode": mode,
         "limit_gib": work.limit_gib,
+        "gate": None if gate is None else str(gate),
     }
     script = Path(__file__).with_name("peer_torch.py")
-    return _run([sys.executable, str(script), json.dumps(arguments)], threads)
+    return [sys.executable, str(script), json.dumps(arguments)]
 
 
 def _run(command: list[str], threads: int) -> Entry:

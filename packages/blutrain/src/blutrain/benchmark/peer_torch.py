@@ -10,6 +10,9 @@ On a GPU also ``"device": "cuda"``, ``"precision"`` (fp32, tf32, or bf16 by auto
 of ``torch.compile``) and ``"limit_gib"``. Prints one JSON object; it has no
 ``tokens_per_s`` when memory does not suffice.
 
+With ``"gate"``, a path, the timed steps begin when a file with that name is there; when the warm-up is over, one with
+``.ready`` appended is made. So several peers can compile at a time and be measured one by one.
+
 Legend: B = batch, T = context, C = channels, H = heads, V = rows of the embedding.
 """
 
@@ -21,6 +24,7 @@ import resource
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,6 +81,14 @@ class GPT(nn.Module):  # type: ignore[misc, unused-ignore]
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1))
 
 
+def wait_at(gate: str | None) -> None:
+    """Tell that the warm-up is over, and wait until the file is there."""
+    if gate is not None:
+        Path(f"{gate}.ready").touch()
+        while not Path(gate).exists():
+            time.sleep(0.05)
+
+
 def measure(work: dict[str, Any]) -> dict[str, Any]:
     """Median speed of the timed steps, and peak memory: resident, or allocated by PyTorch on a GPU."""
     device, mode = work.get("device", "cpu"), work.get("mode", "eager")
@@ -101,6 +113,7 @@ def measure(work: dict[str, Any]) -> dict[str, Any]:
             if on_gpu:
                 if step == work["warmup"]:
                     torch.cuda.synchronize()
+                    wait_at(work.get("gate"))
                     torch.cuda.reset_peak_memory_stats()
                 events.append([torch.cuda.Event(enable_timing=True) for _ in range(2)])  # type: ignore[no-untyped-call]
                 events[-1][0].record()
