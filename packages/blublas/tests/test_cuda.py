@@ -59,6 +59,26 @@ def test_layouts_and_sizes(cuda: Any, config: str, parts: int) -> None:
             assert_as_good_as(out, theirs, truth, ROUNDOFF[key], f"{m} x {n} x {k} {left} {right} {out_dtype}")
 
 
+@pytest.mark.parametrize(("dtype", "math"), [("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")])
+def test_what_the_heuristics_choose(cuda: Any, dtype: str, math: Any) -> None:
+    """Beside cuBLAS, which cuts a long K into parts as well: layers, their weight gradients, few tiles."""
+    key = "tf32" if math == "tf32" else dtype
+    for m, n, k in [
+        (512, 768, 768),
+        (768, 768, 8192),
+        (768, 3072, 4096),
+        (64, 64, 4096),
+        (4, 2304, 768),
+        (1, 700, 2048),
+    ]:
+        for left, right in itertools.product(("rows", "columns"), ("rows", "columns")):
+            a, b, out = matrix(cuda, m, k, dtype, left), matrix(cuda, k, n, dtype, right), poison(cuda, m, n, "float32")
+            cuda.backends.cuda.matmul.allow_tf32 = math == "tf32"
+            theirs = a @ b
+            blublas.gemm(a, b, out, math=math)
+            assert_as_good_as(out, theirs, a.double() @ b.double(), ROUNDOFF[key], f"{m} x {n} x {k} {left} {right}")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_strides_that_no_tile_kernel_takes(cuda: Any, dtype: str) -> None:
     x = rows(cuda, 400, 900, dtype)
