@@ -10,6 +10,11 @@
 //   K-major:  row i of a lane is i * 4 + (lane's row of 4); lines of 64 bytes, chunk ^= (line / 2) % 4
 //   else:     rows come in fours, i / 4 * 16 + (lane's row of 4) * 4 + i % 4; lines of k are as they are
 // and the same for columns with 8 lanes instead of 4.
+//
+// A multiply-add reads three registers a cycle from two banks, even and odd: one operand has to be that of the
+// instruction before, and the other two must lie in different banks. A vector along k has its four numbers in both banks
+// and meets the same sum, so at most one operand may come that way: where both are K-major, B is transposed on its way
+// into shared memory, by copies of four bytes.
 // Cost of a tile: 2 M N K FLOP; shared memory gives 24 bytes for 16 multiply-adds of a thread (64 x 64 warp tiles).
 // Benchmark: benchmarks/gemm_cuda.py --work 'gemm.fp32.*'
 #pragma once
@@ -33,6 +38,14 @@ struct SimtPlain {
   }
 };
 
+// k by lines of kInner rows, made from K-major memory: chunks move by k / 4 so that a warp's copies hit different banks.
+template <int kInner>
+struct SimtTransposed {
+  static __device__ __forceinline__ constexpr uint32_t element(int k, int row) {
+    return static_cast<uint32_t>((k * kInner + (row ^ (8 * (k / 4)))) * 4);
+  }
+};
+
 template <int kBlockM_, int kBlockN_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_, int kUnroll_ = 2>
 struct SimtShape {
   static constexpr int kUnroll = kUnroll_;  // groups of four k in the loop's body
@@ -43,12 +56,16 @@ struct SimtShape {
   static constexpr int kRing = kStages * (kBytesA + kBytesB);
   using Stage = WarpStage<kWarpM, kWarpN, kRing / (kWarpsM * kWarpsN)>;  // the ring is free when it is needed
   static constexpr int kSharedBytes = kRing;
+  static_assert(kStages >= 3);
   static_assert(kSharedBytes <= 99 * 1024, "compute capability 8.6 and 8.9 have 99 KiB");
 };
 
-// kSize rows (A, 4 lanes) or columns (B, 8 lanes) of a lane, in groups of four.
-template <bool kIsKMajor, int kLanes, int kBlock, int kBytes>
+enum class SimtKind { k_major, plain, transposed };
+
+// Rows (of A, 4 lanes) or columns (of B, 8 lanes) of a lane, in groups of four.
+template <SimtKind kKind, int kLanes, int kBlock, int kBytes>
 struct SimtOperand {
+  static constexpr bool kIsKMajor = kKind == SimtKind::k_major;
   uint32_t base;  // of the lane, in buffer 0
 
   __device__ SimtOperand(uint32_t shared, int warp_first, int lane)
@@ -71,8 +88,10 @@ struct SimtOperand {
                                             static_cast<uint32_t>(line * 64));
         values[i][0] = v.x, values[i][1] = v.y, values[i][2] = v.z, values[i][3] = v.w;
       } else {
+        const uint32_t flip = kKind == SimtKind::transposed ? static_cast<uint32_t>(k_group * 32) : 0;
         const float4 v = ptx::load_shared_4(
-            base + static_cast<uint32_t>(stage * kBytes + ((4 * k_group + i) * kBlock + group * 4 * kLanes) * 4));
+            (base ^ flip) +
+            static_cast<uint32_t>(stage * kBytes + ((4 * k_group + i) * kBlock + group * 4 * kLanes) * 4));
         values[0][i] = v.x, values[1][i] = v.y, values[2][i] = v.z, values[3][i] = v.w;
       }
     }
@@ -94,8 +113,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
   using CopyA =
       std::conditional_t<kKMajorA, TileCopy<float, Shape::kBlockM, kBlockK, Shape::kThreads, SimtKMajor>,
                          TileCopy<float, kBlockK, Shape::kBlockM, Shape::kThreads, SimtPlain<Shape::kBlockM>>>;
+  constexpr SimtKind kKindA = kKMajorA ? SimtKind::k_major : SimtKind::plain;
+  constexpr SimtKind kKindB = !kKMajorB ? SimtKind::plain : kKMajorA ? SimtKind::transposed : SimtKind::k_major;
+  using CopyKMajorB =
+      std::conditional_t<kKindB == SimtKind::transposed,
+                         TransposingCopy<Shape::kBlockN, Shape::kThreads, SimtTransposed<Shape::kBlockN>>,
+                         TileCopy<float, Shape::kBlockN, kBlockK, Shape::kThreads, SimtKMajor>>;
   using CopyB =
-      std::conditional_t<kKMajorB, TileCopy<float, Shape::kBlockN, kBlockK, Shape::kThreads, SimtKMajor>,
+      std::conditional_t<kKMajorB, CopyKMajorB,
                          TileCopy<float, kBlockK, Shape::kBlockN, Shape::kThreads, SimtPlain<Shape::kBlockN>>>;
   CopyA copy_a(static_cast<const float*>(p.a) + place.batch * p.a_batch_stride, p.a_stride, kKMajorA ? p.m : k_end,
                kKMajorA ? k_end : p.m, kKMajorA ? first_m : k_begin, kKMajorA ? k_begin : first_m);
@@ -118,8 +143,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
   const int warp_m = warp / Shape::kWarpsN * Shape::kWarpM, warp_n = warp % Shape::kWarpsN * Shape::kWarpN;
   // Neighbouring lanes share a row of A and a column of B in turn: lanes 0, 1, 8, 9, ... have the same column.
   const int lane_m = lane / 16 * 2 + lane % 2, lane_n = lane / 2 % 8;
-  const SimtOperand<kKMajorA, 4, Shape::kBlockM, Shape::kBytesA> operand_a(shared_a, warp_m, lane_m);
-  const SimtOperand<kKMajorB, 8, Shape::kBlockN, Shape::kBytesB> operand_b(shared_b, warp_n, lane_n);
+  const SimtOperand<kKindA, 4, Shape::kBlockM, Shape::kBytesA> operand_a(shared_a, warp_m, lane_m);
+  const SimtOperand<kKindB, 8, Shape::kBlockN, Shape::kBytesB> operand_b(shared_b, warp_n, lane_n);
 
   float sums[kThreadM][kThreadN] = {};
   float a[2][4][4], b[kGroupsN][4][4];
@@ -140,23 +165,23 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
   int stage = 0;
 #pragma unroll 1
   for (int block = 0; block < num_blocks; ++block) {
-    const int free_stage = stage == 0 ? kStages - 1 : stage - 1;  // what all threads have left behind
-    if (block + kStages - 1 < num_blocks) fill(free_stage);
-    ptx::commit_copies();
     const int next_stage = stage + 1 == kStages ? 0 : stage + 1;
 #pragma unroll kUnroll
     for (int k_group = 0; k_group < kGroupsK; ++k_group) {
+      const int next_k_group = (k_group + 1) % kGroupsK;
+      if (next_k_group == 0) {
+        // The next buffer is there, and the one before this has been left by all threads. Well before it is needed: what
+        // follows has a whole group of multiply-adds to wait behind.
+        ptx::wait_copies<kStages - 3>();
+        __syncthreads();
+        if (block + kStages - 1 < num_blocks) fill(stage == 0 ? kStages - 1 : stage - 1);
+        ptx::commit_copies();
+      }
 #pragma unroll
       for (int group = 0; group < kGroupsM; ++group) {
         constexpr int kLast = kGroupsM - 1;
         const int step = k_group * kGroupsM + group;
-        const int next_k_group = (k_group + 1) % kGroupsK;
-        int from = stage;
-        if (group == kLast && next_k_group == 0) {
-          ptx::wait_copies<kStages - 2>();
-          __syncthreads();
-          from = next_stage;
-        }
+        const int from = group == kLast && next_k_group == 0 ? next_stage : stage;
         operand_a.load(a[(step + 1) % 2], from, group == kLast ? next_k_group : k_group, (group + 1) % kGroupsM);
 #pragma unroll
         for (int columns = 0; columns < kGroupsN; ++columns) {
@@ -165,9 +190,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
 #pragma unroll
             for (int r = 0; r < 4; ++r)
 #pragma unroll
-              for (int j = 0; j < 4; ++j)
+              for (int i = 0; i < 4; ++i) {
+                // To and fro, so that one operand is always the one before: registers of a and b share a bank.
+                const int j = r % 2 == 0 ? i : 3 - i;
                 sums[4 * group + r][4 * columns + j] =
                     fmaf(a[step % 2][r][kk], b[columns][j][kk], sums[4 * group + r][4 * columns + j]);
+              }
           if (group == kLast) operand_b.load(b[columns], from, next_k_group, columns);  // into the same registers
         }
       }
