@@ -95,6 +95,8 @@ def test_epilogues(cuda: Any, config: str, dtype: str, out_dtype: str, math: Any
     key = "tf32" if math == "tf32" else "bfloat16" if out_dtype == "bfloat16" else sum_dtype
     # float32 results of bfloat16 operands have the peer's error in float32: PyTorch computes those in bfloat16 alone.
     peer_dtype = getattr(torch, out_dtype)
+    # Two roundings of the largest result; in float64, where the truth has PyTorch's own errors of GELU, four times it.
+    roundoff = (8 if dtype == "float64" else 2) * ROUNDOFF[key]
     for (m, n, k), layout in [((130, 131, 70), "rows"), ((257, 96, 513), "rows"), ((66, 72, 40), "columns")]:
         x = Operands(
             a=matrix(torch, m, k, dtype, "rows"),
@@ -134,9 +136,9 @@ def test_epilogues(cuda: Any, config: str, dtype: str, out_dtype: str, math: Any
             row_sum_a_accumulate=e.sums == "add",
             math=math,
         )
-        assert_as_good_as(out, theirs[0], truth[0], 2 * ROUNDOFF[key], f"out {m} x {n} x {k}")
+        assert_as_good_as(out, theirs[0], truth[0], roundoff, f"out {m} x {n} x {k}")
         if e.preactivation:
-            assert_as_good_as(stored, theirs[1], truth[1], 2 * ROUNDOFF[key], f"preactivation {m} x {n} x {k}")
+            assert_as_good_as(stored, theirs[1], truth[1], roundoff, f"preactivation {m} x {n} x {k}")
         if e.sums:
             added = 3.0 if e.sums == "add" else 0.0
             # Of up to 513 terms: rounded less often than that many times even by an unlucky order.
