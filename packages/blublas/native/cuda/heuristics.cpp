@@ -53,18 +53,16 @@ CudaPlan plan(const CudaProblem& p, const CudaConfig& config, int64_t splits) {
   return {&config, ceil_div(k_blocks, per_split), per_split * config.block_k};  // no part is empty
 }
 
-// Seconds, by a model: the busiest multiprocessor's tiles, with a start and an end that cost as much as 3 blocks of K
-// and 64 of k; parts are written and read once at 3 TB/s, by a second kernel.
+// Seconds, by a model: waves of as many tiles as the device holds at once, each with a start and an end that cost as much
+// as 3 blocks of K and 64 of k; parts are written and read once at 3 TB/s, by a second kernel. The tiles of a wave end
+// together, so that a part of a wave takes as long as a whole one; up to one tile per multiprocessor, each has its own.
 double seconds(const CudaProblem& p, const CudaPlan& plan) {
   const CudaConfig& config = *plan.config;
-  const double tiles =
-      static_cast<double>(ceil_div(p.m, config.block_m) * ceil_div(p.n, config.block_n) * p.batch * plan.splits);
-  const double sms = p.device->num_multiprocessors;
-  const double per_sm = static_cast<double>(static_cast<int64_t>((tiles + sms - 1) / sms));
+  const int64_t tiles = ceil_div(p.m, config.block_m) * ceil_div(p.n, config.block_n) * p.batch * plan.splits;
+  const int64_t sms = p.device->num_multiprocessors;
+  const double in_turn = tiles <= sms ? 1.1 : static_cast<double>(ceil_div(tiles, sms * config.blocks) * config.blocks);
   const double k = static_cast<double>(plan.k_per_split + 3 * config.block_k + 64);
-  const double tile = 2.0 * config.block_m * config.block_n * k / (rate(config) * 1e12 / 132);
-  const double alone = per_sm < config.blocks ? 1.4 : 1.0;
-  double total = per_sm * tile * alone;
+  double total = in_turn * 2.0 * config.block_m * config.block_n * k / (rate(config) * 1e12 / 132);
   if (plan.splits > 1) total += 4e-6 + 8.0 * static_cast<double>(p.m * p.n * p.batch * plan.splits) / 3e12;
   return total;
 }
