@@ -57,44 +57,4 @@ class TileCopy {
   int lines_left_, bytes_left_;  // of this thread's chunks
 };
 
-// The same for float32 lines of sixteen elements that are to lie transposed: element (inner, line) at Layout::element.
-template <int kOuter, int kThreads, typename Layout>
-class TransposingCopy {
- public:
-  static constexpr int kStep = kThreads / 4, kCopies = kOuter / kStep;
-  static_assert(kThreads % 4 == 0 && kOuter % kStep == 0 && kCopies >= 1);
-
-  __device__ TransposingCopy(const float* data, int64_t stride, int num_lines, int num_inner, int line, int inner)
-      : step_(kStep * stride),
-        lines_left_(num_lines - line - own_line()),
-        inner_left_(num_inner - inner - 4 * chunk()) {
-    source_ = data + (line + own_line()) * stride + inner + 4 * chunk();
-  }
-
-  __device__ __forceinline__ void copy(uint32_t target) const {
-    const float* from = source_;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int left = i * kStep < lines_left_ ? inner_left_ : 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        ptx::copy_4_async(target + Layout::element(4 * chunk() + j, own_line() + i * kStep), from + j,
-                          j < left ? 4 : 0);
-      from += step_;
-    }
-  }
-  __device__ __forceinline__ void advance_inside() {
-    source_ += 16;
-    inner_left_ -= 16;
-  }
-
- private:
-  static __device__ __forceinline__ int own_line() { return static_cast<int>(threadIdx.x) / 4; }
-  static __device__ __forceinline__ int chunk() { return static_cast<int>(threadIdx.x) % 4; }
-
-  const float* source_;
-  int64_t step_;
-  int lines_left_, inner_left_;
-};
-
 }  // namespace blublas

@@ -15,11 +15,6 @@ __device__ __forceinline__ void copy_16_async(uint32_t target, const void* sourc
                : "memory");
 }
 
-// Copies four bytes, or with `bytes` 0 writes zeros.
-__device__ __forceinline__ void copy_4_async(uint32_t target, const void* source, uint32_t bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(source), "r"(bytes) : "memory");
-}
-
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
 // Until at most `kPending` of this thread's committed groups are under way.
