@@ -41,19 +41,7 @@ struct Stages {
   int64_t splits = 1, parts_stride = 0;  // of a row, in elements
   int64_t num_partials = 0;              // of column sums
   size_t parts_bytes = 0, partials_bytes = 0;
-  bool transposes_b = false;  // into the workspace, behind the rest
-  size_t transposed_bytes = 0;
 };
-
-// A float32 tile kernel is faster when B is not K-major beside a K-major A; turning a weight around costs one part in
-// some hundreds of its product with many rows.
-constexpr size_t kMostTransposedBytes = size_t{64} << 20;
-int64_t transposed_stride(const CudaProblem& p) { return ceil_div(p.n, 4) * 4; }
-bool transposes_b(const CudaProblem& p, const CudaLayout& layout) {
-  return layout.fits && layout.k_major_a && layout.k_major_b && p.a.dtype == BLUBLAS_FLOAT32 &&
-         p.math == BLUBLAS_MATH_IEEE && p.batch == 1 && p.m >= 1024 && p.n >= 64 && p.k >= 64 &&
-         static_cast<size_t>(p.k * transposed_stride(p) * 4) <= kMostTransposedBytes;
-}
 
 // The general kernel cuts K only where there are few tiles for a long K.
 int64_t general_splits(const CudaProblem& p) {
@@ -64,13 +52,7 @@ int64_t general_splits(const CudaProblem& p) {
 Stages stages_for(const CudaProblem& p, const CudaLayout& layout) {
   Stages s;
   s.layout = layout;
-  if (transposes_b(p, layout)) {
-    s.transposes_b = true;
-    s.layout.k_major_b = false;
-    s.transposed_bytes = aligned(static_cast<size_t>(p.k * transposed_stride(p) * 4));
-  }
   s.plan = choose_plan(p, s.layout);
-  if (s.plan.config == nullptr) s.transposes_b = false, s.transposed_bytes = 0;
   s.splits = s.plan.config != nullptr ? s.plan.splits : general_splits(p);
   if (s.splits > 1) {
     s.parts_stride = ceil_div(p.n, 4) * 4;
@@ -120,15 +102,8 @@ bool is_for_sm90(const CudaProblem& p) {
   return p.device->arch == 90 && p.k > 0 && !is_config_chosen(p) && sm90_supports(p);
 }
 
-void run_portable(CudaProblem p) {
+void run_portable(const CudaProblem& p) {
   const Stages s = stages_for(p, cuda_layout(p));
-  if (s.transposes_b) {
-    float* target = reinterpret_cast<float*>(p.workspace + s.parts_bytes + s.partials_bytes);
-    const int64_t stride = transposed_stride(p);
-    transpose_launch(p, reinterpret_cast<const float*>(p.b.data), p.b.col_stride, p.n, p.k, target, stride);
-    p.b.data = reinterpret_cast<char*>(target);
-    p.b.row_stride = stride, p.b.col_stride = 1;
-  }
   char* partials = p.workspace + s.parts_bytes;
   EpilogueParams finish = make_epilogue(p);
   finish.partials = s.num_partials > 0 ? partials : nullptr;
@@ -182,7 +157,7 @@ size_t workspace_for(const CudaProblem& p) {
     if (is_for_sm90(x)) bytes = std::max(bytes, sm90_workspace(x));
     for (const CudaLayout& layout : {cuda_layout(x), CudaLayout{}}) {
       const Stages s = stages_for(x, layout);
-      bytes = std::max(bytes, s.parts_bytes + s.partials_bytes + s.transposed_bytes);
+      bytes = std::max(bytes, s.parts_bytes + s.partials_bytes);
     }
   }
   return bytes;

@@ -91,25 +91,6 @@ __global__ void __launch_bounds__(32 * kAddGroups)
   *at = accumulate ? *at + sum : sum;
 }
 
-// ---- transposed operands ----------------------------------------------------------------------------------------
-// A block does 32 x 32 through shared memory, 8 rows at a time. Bytes: 8 rows cols.
-__global__ void __launch_bounds__(256) transpose_f32(const float* __restrict__ source, int64_t stride, int64_t rows,
-                                                     int64_t cols, float* __restrict__ target, int64_t row_stride) {
-  __shared__ float tile[32][33];
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = static_cast<int>(threadIdx.x) / 32;
-  const int64_t blocks_across = (cols + 31) / 32;
-  const int64_t first_row = blockIdx.x / blocks_across * 32, first_col = blockIdx.x % blocks_across * 32;
-#pragma unroll
-  for (int i = group; i < 32; i += 8)
-    if (first_row + i < rows && first_col + lane < cols)
-      tile[i][lane] = source[(first_row + i) * stride + first_col + lane];
-  __syncthreads();
-#pragma unroll
-  for (int i = group; i < 32; i += 8)
-    if (first_col + i < cols && first_row + lane < rows)
-      target[(first_col + i) * row_stride + first_row + lane] = tile[lane][i];
-}
-
 template <typename T>
 void add_partials_as(const CudaProblem& problem, const char* partials, int64_t num_partials, int64_t n,
                      const Vector& target, bool accumulate) {
@@ -136,14 +117,6 @@ void finish_splits_launch(const CudaProblem& problem, const EpilogueParams& epil
     finish_splits<float><<<grid, kFinishThreads, 0, problem.stream>>>(epilogue, reinterpret_cast<const float*>(parts),
                                                                       splits, row_stride, tiles_n);
   check_launch("finish_splits");
-}
-
-void transpose_launch(const CudaProblem& problem, const float* source, int64_t stride, int64_t rows, int64_t cols,
-                      float* target, int64_t row_stride) {
-  const int64_t blocks = (rows + 31) / 32 * ((cols + 31) / 32);
-  transpose_f32<<<static_cast<unsigned>(blocks), 256, 0, problem.stream>>>(source, stride, rows, cols, target,
-                                                                           row_stride);
-  check_launch("transpose_f32");
 }
 
 void add_partials_launch(const CudaProblem& problem, const char* partials, int64_t num_partials, int64_t n,

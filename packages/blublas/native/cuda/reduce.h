@@ -14,10 +14,6 @@ void finish_splits_launch(const CudaProblem& problem, const EpilogueParams& epil
 void add_partials_launch(const CudaProblem& problem, const char* partials, int64_t num_partials, int64_t n,
                          const Vector& target, bool accumulate);
 
-// target[cols][row_stride] = transpose of float32 source [rows, cols] with rows `stride` apart.
-void transpose_launch(const CudaProblem& problem, const float* source, int64_t stride, int64_t rows, int64_t cols,
-                      float* target, int64_t row_stride);
-
 // row_sum_a; the workspace holds row_sum_workspace() bytes.
 size_t row_sum_workspace(const CudaProblem& problem);
 void row_sum_launch(const CudaProblem& problem, char* workspace);

@@ -13,7 +13,7 @@
 //
 // A multiply-add reads three registers a cycle from two banks, even and odd: one operand has to be that of the
 // instruction before, and the other two must lie in different banks. A vector along k has its four numbers in both banks
-// and meets the same sum, so two K-major operands are slower than one by a tenth: the dispatcher transposes B before.
+// and meets the same sum, so two K-major operands are slower than one by a tenth.
 // Cost of a tile: 2 M N K FLOP; shared memory gives 24 bytes for 16 multiply-adds of a thread (64 x 64 warp tiles).
 // Benchmark: benchmarks/gemm_cuda.py --work 'gemm.fp32.*'
 #pragma once
