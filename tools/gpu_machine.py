@@ -102,7 +102,7 @@ class Runner:
 
 def pytest_command(package: str) -> list[str]:
     """The GPU's tests of a package."""
-    settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-q"]
+    settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-q"]
     return [sys.executable, "-m", "pytest", *settings, "-m", "gpu", str(ROOT / "packages" / package / "tests")]
 
 

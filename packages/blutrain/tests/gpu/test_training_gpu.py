@@ -97,7 +97,13 @@ def test_validation_and_samples_change_no_bit(data: Path, tmp_path: Path) -> Non
 
 
 def test_memory_that_does_not_suffice_is_told_before_and_a_smaller_batch_trains(data: Path, tmp_path: Path) -> None:
-    large = ("model.channels=768", "model.heads=12", "model.context=512", "train.global_batch_tokens=32768")
+    large = (
+        "model.channels=768",
+        "model.heads=12",
+        "model.context=512",
+        "train.global_batch_tokens=32768",
+        "train.sample_every=0",
+    )
     limit = "train.memory_limit_gib=0.5"
     with pytest.raises(NotEnoughMemoryError, match=r"lower train\.micro_batch"):
         train(configure(data, tmp_path / "a", *large, limit, "train.micro_batch=64"))

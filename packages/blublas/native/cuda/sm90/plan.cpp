@@ -152,7 +152,8 @@ Plan make_plan(const CudaProblem& p, const Choice& choice) {
   }
   if (best.kernel == nullptr) return best;
   if (best.copy_b) best.b_at = reserve(best.bytes, n, p.k);
-  if (best.kernel->kind == Kind::partial && a == Major::mn && !best.swapped) {
+  // Tiles of float32 are rounded to tf32 on their way; the sums are of the operand itself.
+  if (bf16 && best.kernel->kind == Kind::partial && a == Major::mn && !best.swapped) {
     best.sums_rows = true;
     best.row_sums_at = reserve(best.bytes, best.cut.splits * row_sum_parts, padded_rows(best));
   }
