@@ -115,7 +115,7 @@ def measure(work: dict[str, Any]) -> dict[str, Any]:
                     torch.cuda.synchronize()
                     wait_at(work.get("gate"))
                     torch.cuda.reset_peak_memory_stats()
-                events.append([torch.cuda.Event(enable_timing=True) for _ in range(2)])  # type: ignore[no-untyped-call]
+                events.append([torch.cuda.Event(enable_timing=True) for _ in range(2)])  # type: ignore[no-untyped-call, unused-ignore]
                 events[-1][0].record()
             begin = time.perf_counter()
             with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
