@@ -20,7 +20,7 @@ LINKED = sorted({package for package, _ in LINKS})
 
 # Prints the files of ours that are mapped, each once.
 MAPPED = """
-paths = {line.split()[-1] for line in open("/proc/self/maps") if "/libblu" in line}
+paths = {line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/libblu" in line}
 print("\\n".join(sorted(paths)))
 """
 
@@ -80,7 +80,7 @@ def test_upstreams_may_lie_in_another_folder_of_the_path(package: str, tmp_path:
     assert result.returncode == 0, result.stderr
     paths = {library_name(p): Path(p) for p in result.stdout.split()}
     assert paths.pop(f"lib{package}").is_relative_to(tmp_path)
-    assert all(path.is_relative_to(SITE) for path in paths.values())
+    assert [path for path in paths.values() if not path.is_relative_to(SITE)] == []
 
 
 def test_a_stray_library_path_does_not_win(tmp_path: Path) -> None:
