@@ -30,6 +30,7 @@ BENCHMARKS = (
     ("blublas", "gemm_cuda.py", "gemm"),
     ("blutensor", "bench_attention_cuda.py", "attention"),
     ("blutensor", "bench_memory_cuda.py", "memory"),
+    ("blutensor", "bench_layers_cuda.py", "layers"),
     ("blualloc", "torch_training.py", "torch_training"),
     ("blutrain", "checkpoint_cuda.py", "checkpoint"),
 )
@@ -66,10 +67,12 @@ def main() -> int:
                 out = ROOT / "packages" / package / "benchmarks" / "results" / machine / f"{topic}.json"
                 program = str(ROOT / "packages" / package / "benchmarks" / script)
                 run.part(f"{package} {topic}", sys.executable, program, "--out", str(out))
-            out = ROOT / "benchmarks" / "results" / machine / "train.json"
-            bench = ["-m", "blutrain", "bench", "--peer", "torch", "--out", str(out)]
-            works = [work for work in train_works(run.environment) if not work.endswith(".cpu")]
-            run.part("training", sys.executable, *bench, *(part for work in works for part in ("--work", work)))
+            results = ROOT / "benchmarks" / "results" / machine
+            program = str(ROOT / "packages" / "blutrain" / "benchmarks" / "train_cuda.py")
+            run.part("training", sys.executable, program, "--out", str(results / "train.json"))
+            # Peers of this size do not fit side by side: one process after another.
+            bench = ["-m", "blutrain", "bench", "--peer", "torch", "--rounds", "1", "--work", "train.2420M.*"]
+            run.part("training of 2420M", sys.executable, *bench, "--out", str(results / "train_2420m.json"))
             run.part("tables", sys.executable, str(ROOT / "tools" / "docs_tables.py"))
         return run.summary()
 
@@ -104,13 +107,6 @@ def pytest_command(package: str) -> list[str]:
     """The GPU's tests of a package."""
     settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-q"]
     return [sys.executable, "-m", "pytest", *settings, "-m", "gpu", str(ROOT / "packages" / package / "tests")]
-
-
-def train_works(environment: dict[str, str]) -> list[str]:
-    """Names of all training works."""
-    code = "from blutrain.benchmark.works import TRAIN_WORKS; print(*(work.name for work in TRAIN_WORKS))"
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
 
 def machine_name() -> str:

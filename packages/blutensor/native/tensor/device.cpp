@@ -54,10 +54,6 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
   check_device(from_device);
   if (bytes) std::memcpy(to, from, bytes);
 }
-void fill_bytes(void* to, Device device, int value, size_t bytes) {
-  check_device(device);
-  if (bytes) std::memset(to, value, bytes);
-}
 void* allocate_pinned(size_t) { fail(Status::unsupported, "[pinned memory] ", cuda_unavailable_reason()); }
 void free_pinned(void*) {}
 void stream_waits_for_compute(Device device, void*) { check_device(device); }
@@ -281,16 +277,6 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
     check(cudaStreamSynchronize(stream), "copy");
     check_reports();
   }
-}
-
-void fill_bytes(void* to, Device device, int value, size_t bytes) {
-  if (!bytes) return;
-  if (device.type == DeviceType::cpu) {
-    std::memset(to, value, bytes);
-    return;
-  }
-  use_device(device);
-  check(cudaMemsetAsync(to, value, bytes, stream_of(device)), "fill");
 }
 
 void* allocate_pinned(size_t bytes) {

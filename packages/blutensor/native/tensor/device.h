@@ -38,7 +38,6 @@ void check_reports();
 // returns when the host may use (to) or change (from) it; with pinned memory it only starts, and the caller keeps the
 // memory until the stream has passed.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
-void fill_bytes(void* to, Device device, int value, size_t bytes);
 
 // Host memory that copies overlap with; throws without CUDA. free_pinned waits for copies on all compute streams.
 void* allocate_pinned(size_t bytes);
