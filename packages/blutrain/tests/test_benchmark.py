@@ -81,6 +81,16 @@ def test_entries_are_ratios_of_medians(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "4.000" in format_table(entries).splitlines()[1]
 
 
+def test_a_peer_that_ran_out_of_memory_is_named() -> None:
+    from blutrain.benchmark import compare
+
+    ours = {"tokens_per_s": 100.0, "peak_gib": 1.0, "arena_bytes": 1, "peak_live_bytes": 1}
+    theirs = [{"name": f"torch-{mode} 1.0", "error": "out of memory"} for mode in ("eager", "compile")]
+    speed = compare(TrainWork("nano", 8, 2), [ours], theirs, threads=1)[0]
+    assert (speed["peer"], speed["ratio"]) == (None, None)
+    assert speed["peer_name"] == "torch-eager 1.0 and torch-compile 1.0: out of memory"
+
+
 TINY = ModelConfig(layers=1, heads=1, channels=8, vocab_size=60)
 
 

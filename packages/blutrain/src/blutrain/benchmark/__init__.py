@@ -148,10 +148,13 @@ def compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: in
 
     fitting = [name for name, results in by_name.items() if all("tokens_per_s" in result for result in results)]
     name = max(fitting, key=lambda n: median(by_name[n], "tokens_per_s"), default=None)
+    label = name
+    if name is None and by_name:
+        label = f"{' and '.join(by_name)}: out of memory"
     gpu = _gpu() if work.device == "cuda" else None
     for quantity, better in (("tokens_per_s", "higher"), ("peak_gib", "lower")):
         other = median(by_name[name], quantity) if name is not None else None
-        entries.append(_entry(f"{work.name}.{quantity}", median(ours, quantity), other, name, better, threads, gpu))
+        entries.append(_entry(f"{work.name}.{quantity}", median(ours, quantity), other, label, better, threads, gpu))
     packed = statistics.median(result["arena_bytes"] / max(result["peak_live_bytes"], 1) for result in ours)
     entries.append(_entry(f"{work.name}.arena_over_live", packed, None, None, "lower", threads, gpu))
     if gpu is not None:
