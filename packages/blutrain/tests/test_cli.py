@@ -123,7 +123,7 @@ def test_an_unexpected_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_an_error_of_the_system_names_path_and_fix() -> None:
-    from blutrain.cli import message_of
+    from blutrain.cli.errors import message_of
 
     told = message_of(NotADirectoryError(20, "Not a directory", "/a/b"))
     assert told == "error: /a/b: Not a directory: check the path, its permissions and the free space"
