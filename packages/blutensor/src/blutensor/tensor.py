@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import EllipsisType
 from typing import Any, Self
 
@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, dtypes
+from ._tensor_arithmetic import Arithmetic
+from ._tensor_methods import Methods
 from .devices import CPU, DeviceKey, as_device, device_name
 from .errors import AutogradError, DTypeError, ShapeError
 
@@ -36,7 +38,7 @@ def _transfer() -> Any:
     return module
 
 
-class Tensor:
+class Tensor(Methods, Arithmetic):
     """An n-dimensional array on a device, with reverse-mode gradients.
 
     Tensors are made by the functions of :mod:`blutensor` (`asarray`, `zeros`, ...), never by calling the class. Views
@@ -345,172 +347,6 @@ class Tensor:
 
         return register_hook(self, hook)
 
-    # ---------------------------------------------------------------- in place
-
-    def copy_(self, source: Tensor | npt.NDArray[Any]) -> Self:
-        """Writes `source` (broadcast, cast; from any device) into this tensor's memory."""
-        if isinstance(source, np.ndarray):
-            _transfer().write_array(self, source)
-        elif isinstance(source, Tensor) and source._fixed()[3] != self._fixed()[3]:
-            _transfer().copy_between(self, source)
-        else:
-            _operators().copy_(self, source)
-        return self
-
-    def add_(self, other: Tensor | Scalar) -> Self:
-        """Adds `other` (broadcast) in place."""
-        if not isinstance(other, Tensor):
-            from ._calls import full_on
-
-            other = full_on((), other, self.dtype, self._fixed()[3])
-        _operators().add_(self, other)
-        return self
-
-    def fill_(self, value: Scalar) -> Self:
-        """Sets every element.
-
-        Raises:
-            ShapeError: Elements share memory (a broadcast view).
-        """
-        _operators().fill_(self, value)
-        return self
-
-    def zero_(self) -> Self:
-        """Sets every element to 0."""
-        return self.fill_(0)
-
-    # ---------------------------------------------------------------- shape and type
-
-    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """The same elements in another shape; one size may be -1. A view when the strides allow, else a copy."""
-        return _operators().reshape(self, _flat(shape))  # type: ignore[no-any-return]
-
-    def permute_dims(self, *axes: int | Sequence[int]) -> Tensor:
-        """A view with the axes in another order."""
-        return _operators().permute_dims(self, _flat(axes))  # type: ignore[no-any-return]
-
-    def transpose(self, axis0: int, axis1: int) -> Tensor:
-        """A view with two axes exchanged."""
-        order = list(range(self.ndim))
-        try:
-            order[axis0], order[axis1] = order[axis1], order[axis0]
-        except IndexError:
-            raise ShapeError(
-                f"[transpose] expected axes of a rank {self.ndim} tensor, got {axis0} and {axis1}"
-            ) from None
-        return self.permute_dims(order)
-
-    @property
-    def T(self) -> Tensor:
-        """Transpose of a matrix."""
-        if self.ndim != 2:
-            raise ShapeError(f"[T] expected a matrix, got shape {self.shape}; use permute_dims")
-        return self.permute_dims(1, 0)
-
-    @property
-    def mT(self) -> Tensor:
-        """Transpose of the last two axes."""
-        if self.ndim < 2:
-            raise ShapeError(f"[mT] expected at least 2 axes, got shape {self.shape}")
-        return self.transpose(-1, -2)
-
-    def contiguous(self) -> Tensor:
-        """Itself when row-major, else a row-major copy."""
-        return self if self.is_contiguous() else _operators().contiguous(self)
-
-    def astype(self, dtype: dtypes.DType | str) -> Tensor:
-        """A copy of another dtype (itself when it has it already)."""
-        target = dtypes.as_dtype(dtype)
-        return self if target is self.dtype else _operators().astype(self, target)
-
-    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
-        """Sum over axes, by default all."""
-        return _operators().sum(self, axis, keepdims)  # type: ignore[no-any-return]
-
-    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
-        """Mean over axes, by default all."""
-        return _operators().mean(self, axis, keepdims)  # type: ignore[no-any-return]
-
-    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
-        """Largest element over axes, by default all; NaN when there is one."""
-        return _operators().max(self, axis, keepdims)  # type: ignore[no-any-return]
-
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
-        from .indexing import get_item
-
-        return get_item(self, index)
-
-    def __setitem__(
-        self, index: Index | tuple[Index, ...], value: Tensor | Scalar | npt.NDArray[Any] | Sequence[Any]
-    ) -> None:
-        from .indexing import set_item
-
-        set_item(self, index, value)
-
-    def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self)))
-
-    # ---------------------------------------------------------------- arithmetic
-
-    def __add__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().add(self, other)  # type: ignore[no-any-return]
-
-    def __radd__(self, other: Scalar) -> Tensor:
-        return _operators().add(other, self)  # type: ignore[no-any-return]
-
-    def __sub__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().subtract(self, other)  # type: ignore[no-any-return]
-
-    def __rsub__(self, other: Scalar) -> Tensor:
-        return _operators().subtract(other, self)  # type: ignore[no-any-return]
-
-    def __mul__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().multiply(self, other)  # type: ignore[no-any-return]
-
-    def __rmul__(self, other: Scalar) -> Tensor:
-        return _operators().multiply(other, self)  # type: ignore[no-any-return]
-
-    def __truediv__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().divide(self, other)  # type: ignore[no-any-return]
-
-    def __rtruediv__(self, other: Scalar) -> Tensor:
-        return _operators().divide(other, self)  # type: ignore[no-any-return]
-
-    def __pow__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().pow(self, other)  # type: ignore[no-any-return]
-
-    def __rpow__(self, other: Scalar) -> Tensor:
-        return _operators().pow(other, self)  # type: ignore[no-any-return]
-
-    def __matmul__(self, other: Tensor) -> Tensor:
-        return _operators().matmul(self, other)  # type: ignore[no-any-return]
-
-    def __neg__(self) -> Tensor:
-        return _operators().negative(self)  # type: ignore[no-any-return]
-
-    def __abs__(self) -> Tensor:
-        return _operators().abs(self)  # type: ignore[no-any-return]
-
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return _operators().equal(self, other)  # type: ignore[no-any-return]
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return _operators().not_equal(self, other)  # type: ignore[no-any-return]
-
-    def __lt__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().less(self, other)  # type: ignore[no-any-return]
-
-    def __le__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().less_equal(self, other)  # type: ignore[no-any-return]
-
-    def __gt__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().greater(self, other)  # type: ignore[no-any-return]
-
-    def __ge__(self, other: Tensor | Scalar) -> Tensor:
-        return _operators().greater_equal(self, other)  # type: ignore[no-any-return]
-
-    __hash__ = object.__hash__
-
 
 def _restore(
     cls: type[Tensor], values: npt.NDArray[Any], dtype: str, requires_grad: bool, device: str = "cpu"
@@ -523,9 +359,3 @@ def _restore(
     tensor = cls._adopt(made._detach_handle())
     tensor.requires_grad = requires_grad
     return tensor
-
-
-def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(values) == 1 and not hasattr(values[0], "__index__"):
-        return tuple(values[0])
-    return values

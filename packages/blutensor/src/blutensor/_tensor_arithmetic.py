@@ -1,0 +1,79 @@
+"""Python's operators on tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .tensor import Scalar, Tensor
+
+
+def _operators() -> Any:
+    from . import _operators as module
+
+    return module
+
+
+class Arithmetic:
+    """Mixed into :class:`blutensor.Tensor`."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().add(self, other)  # type: ignore[no-any-return]
+
+    def __radd__(self, other: Scalar) -> Tensor:
+        return _operators().add(other, self)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().subtract(self, other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: Scalar) -> Tensor:
+        return _operators().subtract(other, self)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().multiply(self, other)  # type: ignore[no-any-return]
+
+    def __rmul__(self, other: Scalar) -> Tensor:
+        return _operators().multiply(other, self)  # type: ignore[no-any-return]
+
+    def __truediv__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().divide(self, other)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: Scalar) -> Tensor:
+        return _operators().divide(other, self)  # type: ignore[no-any-return]
+
+    def __pow__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().pow(self, other)  # type: ignore[no-any-return]
+
+    def __rpow__(self, other: Scalar) -> Tensor:
+        return _operators().pow(other, self)  # type: ignore[no-any-return]
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        return _operators().matmul(self, other)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Tensor:
+        return _operators().negative(self)  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Tensor:
+        return _operators().abs(self)  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _operators().equal(self, other)  # type: ignore[no-any-return]
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _operators().not_equal(self, other)  # type: ignore[no-any-return]
+
+    def __lt__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().less(self, other)  # type: ignore[no-any-return]
+
+    def __le__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().less_equal(self, other)  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().greater(self, other)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().greater_equal(self, other)  # type: ignore[no-any-return]
+
+    __hash__ = object.__hash__
