@@ -122,7 +122,7 @@ class Methods:
     def astype(self, dtype: dtypes.DType | str) -> Tensor:
         """A copy of another dtype (itself when it has it already)."""
         target = dtypes.as_dtype(dtype)
-        return self if target is self.dtype else _operators().astype(self, target)
+        return cast("Tensor", self if target is self.dtype else _operators().astype(self, target))
 
     def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
         """Sum over axes, by default all."""
