@@ -92,3 +92,11 @@ def same_bits(first: bt.Tensor, second: bt.Tensor) -> bool:
     if a.dtype.name == "bfloat16":
         return np.array_equal(a.astype("float32").numpy().view("int32"), b.astype("float32").numpy().view("int32"))
     return np.array_equal(a.numpy().view(wide), b.numpy().view(wide))
+
+
+def nearest_tf32(x: Any) -> Any:
+    """PyTorch's tensor rounded to 10 bits, in float64."""
+    import torch
+
+    bits = x.float().contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).double()

@@ -166,7 +166,7 @@ def torch_mlp(torch: Any, x: Any, w1: Any, b1: Any, w2: Any, b2: Any, residual: 
 
 
 def layer_norm(rng: np.random.Generator) -> Iterator[Case]:
-    for rows, width in ((1, 3), (3, 31), (33, 256), (130, 768), (17, 1025), (5, 4096)):
+    for rows, width in ((4, 1), (1, 3), (3, 31), (33, 256), (130, 768), (17, 1025), (5, 4096)):
         x, w, b = normal(rng, rows, width), normal(rng, width), normal(rng, width)
         yield Case((x, w, b), terms=max(rows, width))
         yield Case((x, None, None), strided=True, terms=max(rows, width))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_compare import nearest_tf32
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))
 from layer_checks import ROUNDOFF, Array, assert_as_good_as, layouts, normal, poison
@@ -111,14 +112,6 @@ def chain(a: Any, b: Any) -> Any:
     for k in range(a.shape[-1]):
         out.addcmul_(a[..., :, k, None], b[..., None, k, :])
     return out
-
-
-def nearest_tf32(x: Any) -> Any:
-    """Rounded to 10 bits, in float64."""
-    import torch
-
-    bits = x.float().contiguous().view(torch.int32)
-    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).double()
 
 
 def torch_matmul(a: Any, b: Any) -> Any:
