@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,3 +21,12 @@ def torch() -> Any:
         pytest.skip(message)
     torch.set_num_threads(2)
     return torch
+
+
+@pytest.fixture(scope="session")
+def gpt2_files() -> Path:
+    """Folder with GPT-2's ``encoder.json`` and ``vocab.bpe``; tests that need it skip without."""
+    for folder in (parent / "shared" / "data" / "gpt2" for parent in Path(__file__).parents):
+        if (folder / "encoder.json").is_file() and (folder / "vocab.bpe").is_file():
+            return folder
+    pytest.skip("GPT-2's encoder.json and vocab.bpe are not in shared/data/gpt2 of the repository or a folder above it")

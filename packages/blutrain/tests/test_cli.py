@@ -85,7 +85,7 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["train", *TINY, "--set", "data.path=absent"], "blutrain prepare"),
         (["train", "--resume", "--overwrite"], "got both"),
         (["prepare", "absent", "--out", "x"], "'absent'"),
-        (["prepare", ".", "--out", "x", "--tokenizer", "gpt2"], "expected one of bytes, got 'gpt2'"),
+        (["prepare", ".", "--out", "x", "--tokenizer", "gpt-2"], "got 'gpt-2', did you mean 'gpt2'?"),
         (["prepare"], "SOURCE"),
         (["eval", "absent"], "absent"),
         (["generate", "absent"], "absent"),

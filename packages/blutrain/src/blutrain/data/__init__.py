@@ -6,7 +6,7 @@ from blutrain.data.dataset import Dataset, open_dataset
 from blutrain.data.loader import Loader, Position
 from blutrain.data.preparation import prepare
 from blutrain.data.shards import ShardWriter, read_shard, shard_num_tokens
-from blutrain.data.tokenizer import ByteTokenizer, Tokenizer, get_tokenizer
+from blutrain.data.tokenizer import ByteTokenizer, Tokenizer, TokenizerIdentity, get_tokenizer
 
 __all__ = [
     "ByteTokenizer",
@@ -15,6 +15,7 @@ __all__ = [
     "Position",
     "ShardWriter",
     "Tokenizer",
+    "TokenizerIdentity",
     "get_tokenizer",
     "open_dataset",
     "prepare",

@@ -135,7 +135,9 @@ def prepare(
     with _access_errors(target):
         _clean_up(target)
         existing = _existing_manifest(target)
-        documents = find_documents([sources] if isinstance(sources, str | Path) else sources, include=include, exclude=exclude)
+        documents = find_documents(
+            [sources] if isinstance(sources, str | Path) else sources, include=include, exclude=exclude
+        )
         target.parent.mkdir(parents=True, exist_ok=True)
         with _building(target) as building:
             _write(documents, building, encoder, val_fraction, shard_tokens, progress)
@@ -155,7 +157,9 @@ def _access_errors(target: Path) -> Iterator[None]:
         if isinstance(cause, BlutrainError):
             raise
         place = target if cause.filename is None else cause.filename
-        message = f"[prepare] expected to read the text and to write {target}, got '{cause.strerror or cause}' for {place}"
+        message = (
+            f"[prepare] expected to read the text and to write {target}, got '{cause.strerror or cause}' for {place}"
+        )
         error = DataAccessError(message + ": free space, check permissions, or choose another --out")
         error.errno = cause.errno
         raise error from cause
@@ -282,7 +286,7 @@ def _write(
     manifest = {
         "format": FORMAT,
         "version": 1,
-        "tokenizer": tokenizer.name,
+        "tokenizer": tokenizer.identity.kind,
         "vocab_size": tokenizer.vocab_size,
         "end_of_text": tokenizer.end_of_text,
         "bytes": total,

@@ -1,13 +1,17 @@
 """Text to token ids and back.
 
-A tokenizer is anything with the members of ``Tokenizer``; this version brings ``bytes``.
+A tokenizer is anything with the members of ``Tokenizer``. There are three kinds: bytes (here), byte-level BPE as GPT-2
+has it (``tokenizer_bpe``), and whatever a ``tokenizer.json`` describes (``tokenizer_file``).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Protocol
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +20,82 @@ from blutrain.errors import TokenizerError
 
 END_OF_TEXT = "<|endoftext|>"
 """How the end-of-text token is shown."""
+MAX_VOCAB = 65536
+"""Most ids of a tokenizer: shards hold uint16."""
+NAMES = ("bytes", "gpt2")
+"""Tokenizers that need no path."""
+
+
+@dataclass(frozen=True)
+class TokenizerIdentity:
+    """What tells whether two tokenizers make the same tokens."""
+
+    kind: str
+    """``bytes``, ``gpt2``, ``bpe`` (GPT-2's algorithm with another vocabulary) or ``tokenizers``."""
+    digest: str
+    """SHA-256 over everything that decides about the tokens, not over the files that they were read from."""
+    vocab_size: int
+    """Largest id plus one."""
+    end_of_text: int
+    """Id that separates documents."""
+
+    def __str__(self) -> str:
+        if self.kind in NAMES:
+            return repr(self.kind)
+        return f"{self.kind!r} with {self.vocab_size} ids (digest {self.digest[:12]})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> TokenizerIdentity:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            KeyError: a value is missing.
+            TypeError: ``values`` is no mapping.
+            ValueError: a number is none.
+        """
+        kind, digest = str(values["kind"]), str(values["digest"])
+        return cls(kind, digest, int(values["vocab_size"]), int(values["end_of_text"]))
 
 
 class Tokenizer(Protocol):
     """What the rest of the package needs of a tokenizer."""
 
-    name: str
-    vocab_size: int
-    end_of_text: int
+    @property
+    def identity(self) -> TokenizerIdentity:
+        """What makes it the same as another one."""
+        ...
 
-    def encode(self, text: str | bytes) -> NDArray[np.uint16]:
-        """Token ids of a text, without an end-of-text token: uint16 [tokens]."""
+    @property
+    def vocab_size(self) -> int:
+        """Largest id plus one."""
+        ...
+
+    @property
+    def end_of_text(self) -> int:
+        """Id that separates documents."""
+        ...
+
+    def encode(self, text: str | bytes, *, special: bool = False) -> NDArray[np.uint16]:
+        """Token ids of a text, without an end-of-text token around it: uint16 [tokens].
+
+        With ``special``, ``<|endoftext|>`` and its like inside the text are those tokens, else they are plain text.
+        """
+        ...
+
+    def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
+        """``encode`` of each text."""
         ...
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids; end-of-text shows as ``<|endoftext|>``."""
+        ...
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write files from which ``get_tokenizer(folder)`` makes the same tokenizer; none where a name is enough."""
         ...
 
 
@@ -41,15 +106,16 @@ class ByteTokenizer:
     fit a vocabulary of 256.
     """
 
-    name = "bytes"
     vocab_size = 256
     end_of_text = 0
+    identity = TokenizerIdentity("bytes", "bytes", 256, 0)
 
-    def encode(self, text: str | bytes) -> NDArray[np.uint16]:
+    def encode(self, text: str | bytes, *, special: bool = False) -> NDArray[np.uint16]:
         """Token ids of a text.
 
         Args:
             text: text (taken as UTF-8; bytes of a command line that are no UTF-8 are taken as they are) or raw bytes.
+            special: whether ``<|endoftext|>`` is the end-of-text token.
 
         Returns:
             uint16 [bytes].
@@ -60,14 +126,18 @@ class ByteTokenizer:
         try:
             raw = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         except UnicodeEncodeError as error:
-            code = f"U+{ord(error.object[error.start]):04X} at position {error.start}"
-            message = f"[tokenizer bytes] expected text that UTF-8 can encode, got half of a surrogate pair, {code}"
-            raise TokenizerError(message + ": leave it out") from None
+            raise _half_a_pair("bytes", error) from None
         position = raw.find(0)
         if position >= 0:
             message = f"[tokenizer bytes] expected text, got byte 0 at position {position}; byte 0 separates documents:"
             raise TokenizerError(message + " leave binary files out")
+        if special:
+            raw = raw.replace(END_OF_TEXT.encode(), b"\0")
         return np.frombuffer(raw, np.uint8).astype(np.uint16)
+
+    def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
+        """``encode`` of each text."""
+        return [self.encode(text) for text in texts]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids.
@@ -81,32 +151,121 @@ class ByteTokenizer:
         Raises:
             TokenizerError: an id is not below 256.
         """
-        ids = list(tokens)
-        wrong = [token for token in ids if not 0 <= token < self.vocab_size]
-        if wrong:
-            raise TokenizerError(f"[tokenizer bytes] expected ids below 256, got {wrong[0]}")
-        documents = bytes(ids).split(b"\0")
+        documents = bytes(checked_ids(tokens, self.vocab_size, "bytes")).split(b"\0")
         return END_OF_TEXT.join(document.decode(errors="replace") for document in documents)
 
+    def save(self, folder: str | Path) -> list[Path]:
+        """Nothing to write: the name says it all."""
+        return []
 
-_TOKENIZERS: dict[str, type[ByteTokenizer]] = {"bytes": ByteTokenizer}
 
-
-def get_tokenizer(name: str) -> Tokenizer:
-    """A tokenizer by its name.
+def as_text(text: str | bytes, tokenizer: str) -> str:
+    """Text as ``str``, for tokenizers that know no bytes.
 
     Args:
-        name: ``bytes``.
+        text: text, or its UTF-8.
+        tokenizer: for messages.
+
+    Returns:
+        The text.
+
+    Raises:
+        TokenizerError: it is no UTF-8, or half of a surrogate pair.
+    """
+    try:
+        if isinstance(text, str):
+            text.encode()
+            return text
+        return text.decode()
+    except UnicodeEncodeError as error:
+        raise _half_a_pair(tokenizer, error) from None
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{error.object[error.start]:02x} at position {error.start}"
+        message = f"[tokenizer {tokenizer}] expected text in UTF-8, got {found}"
+        raise TokenizerError(message + ": convert it, leave it out, or take the tokenizer 'bytes'") from None
+
+
+def checked_ids(tokens: Iterable[int], vocab_size: int, tokenizer: str) -> list[int]:
+    """Ids as a list.
+
+    Args:
+        tokens: ids.
+        vocab_size: they must be below it.
+        tokenizer: for messages.
+
+    Raises:
+        TokenizerError: one is not.
+    """
+    ids = [int(token) for token in tokens]
+    wrong = [token for token in ids if not 0 <= token < vocab_size]
+    if wrong:
+        raise TokenizerError(f"[tokenizer {tokenizer}] expected ids below {vocab_size}, got {wrong[0]}")
+    return ids
+
+
+def check_vocab_size(vocab_size: int, place: str) -> None:
+    """Refuse a vocabulary that shards have no room for.
+
+    Raises:
+        TokenizerError: it has more ids than uint16.
+    """
+    if vocab_size > MAX_VOCAB:
+        message = f"[tokenizer] expected at most {MAX_VOCAB} ids (shards hold uint16), got {vocab_size} in {place}"
+        raise TokenizerError(message + ": take a smaller vocabulary, or train one with 'blutrain train-tokenizer'")
+
+
+def is_path(name: str) -> bool:
+    """Whether a tokenizer is named by a path and not by one of ``NAMES``."""
+    return name not in NAMES and (os.sep in name or "." in name or Path(name).exists())
+
+
+def get_tokenizer(name: str | Path) -> Tokenizer:
+    """A tokenizer by its name or its files.
+
+    Args:
+        name: ``bytes``; ``gpt2`` (through tiktoken, which downloads the vocabulary once); or a path: a
+            ``tokenizer.json``, an ``encoder.json`` or ``vocab.json`` beside its merges, or a folder with such files.
 
     Returns:
         The tokenizer.
 
     Raises:
-        TokenizerError: there is none of that name in this version.
+        TokenizerError: there is none of that name, its files are unusable, or a library or the network is missing.
     """
-    if name not in _TOKENIZERS:
-        close = difflib.get_close_matches(name, _TOKENIZERS, n=1)
-        hint = f", did you mean {close[0]!r}?" if close else ""
-        message = f"[tokenizer] expected one of {', '.join(_TOKENIZERS)}, got {name!r}{hint}"
+    text = str(name)
+    if text == "bytes":
+        return ByteTokenizer()
+    if text == "gpt2":
+        from blutrain.data.tokenizer_bpe import load_gpt2
+
+        return load_gpt2()
+    if is_path(text):
+        return _from_files(Path(text))
+    close = difflib.get_close_matches(text, NAMES, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    raise TokenizerError(f"[tokenizer] expected {', '.join(NAMES)} or a path, got {text!r}{hint}")
+
+
+def _from_files(path: Path) -> Tokenizer:
+    from blutrain.data.tokenizer_bpe import MERGES_OF, load_bpe
+    from blutrain.data.tokenizer_file import TOKENIZER_JSON, load_tokenizer_json
+
+    if path.is_dir():
+        found = [path / name for name in ("encoder.json", TOKENIZER_JSON, *MERGES_OF) if (path / name).is_file()]
+        if not found:
+            message = f"[tokenizer] expected {TOKENIZER_JSON}, or encoder.json with vocab.bpe, in {path}, got neither"
+            raise TokenizerError(message)
+        path = found[0]
+    if not path.is_file():
+        message = f"[tokenizer] expected {', '.join(NAMES)} or the path of a tokenizer, got no file at {path}"
         raise TokenizerError(message)
-    return _TOKENIZERS[name]()
+    partners = {merges: vocab for vocab, merges in MERGES_OF.items()}
+    if path.name in partners:
+        path = path.with_name(partners[path.name])
+    return load_bpe(path) if path.name in MERGES_OF else load_tokenizer_json(path)
+
+
+def _half_a_pair(tokenizer: str, error: UnicodeEncodeError) -> TokenizerError:
+    code = f"U+{ord(error.object[error.start]):04X} at position {error.start}"
+    message = f"[tokenizer {tokenizer}] expected text that UTF-8 can encode, got half of a surrogate pair, {code}"
+    return TokenizerError(message + ": leave it out")
