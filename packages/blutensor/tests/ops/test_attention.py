@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention and attention_decode against float64, beside NumPy and PyTorch in float32.
+"""scaled_dot_product_attention against float64, beside NumPy and PyTorch in float32.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -9,6 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import blualloc
+import blutensor as bt
+from attention_truth import attention, attention_gradients, packed
+from blutensor import _operators
+from blutensor.nn import functional as F
 from layer_checks import (
     Array,
     assert_as_good_as,
@@ -21,11 +27,6 @@ from layer_checks import (
     using_isa,
 )
 from peers import both_peers, by_numpy, torch_leaves
-
-import blualloc
-import blutensor as bt
-from blutensor import _operators
-from blutensor.nn import functional as F
 
 # (B, H, T, S, D, causal): around blocks of 64 and groups of 16, either side longer, every width of the kernels' tiles.
 CASES = [
@@ -49,44 +50,6 @@ CASES = [
     (1, 1, 193, 193, 128, True),
     (1, 1, 513, 513, 64, True),
 ]
-
-
-def attention(q: Array, k: Array, v: Array, causal: bool, scale: float | None = None) -> tuple[Array, Array, Array]:
-    """Output, logsumexp and probabilities, in the dtype of q."""
-    factor = q.dtype.type(q.shape[-1] ** -0.5 if scale is None else scale)
-    scores = (q @ np.swapaxes(k, -1, -2)) * factor
-    if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, q.dtype.type(-np.inf))
-    top = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - top)
-    total = weights.sum(-1, keepdims=True)
-    p = weights / total
-    return p @ v, (top + np.log(total))[..., 0], p
-
-
-def attention_gradients(
-    q: Array,
-    k: Array,
-    v: Array,
-    upstream: Array,
-    causal: bool,
-    scale: float | None = None,
-    of_logsumexp: Array | None = None,
-) -> list[Array]:
-    """dq, dk, dv in the dtype of q."""
-    factor = q.dtype.type(q.shape[-1] ** -0.5 if scale is None else scale)
-    output, _, p = attention(q, k, v, causal, scale)
-    delta = (upstream * output).sum(-1, keepdims=True)
-    if of_logsumexp is not None:
-        delta = delta - of_logsumexp[..., None].astype(q.dtype)
-    ds = p * (upstream @ np.swapaxes(v, -1, -2) - delta) * factor
-    return [ds @ k, np.swapaxes(ds, -1, -2) @ q, np.swapaxes(p, -1, -2) @ upstream]
-
-
-def packed(rng: np.random.Generator, b: int, h: int, t: int, d: int) -> list[Array]:
-    """q, k and v as views of one [B, T, 3, H, D] buffer, as a transformer's qkv layer leaves them."""
-    qkv = normal(rng, b, t, 3, h, d)
-    return [qkv[:, :, i].swapaxes(1, 2) for i in range(3)]
 
 
 def operands(b: int, h: int, t: int, s: int, d: int) -> tuple[list[Array], Array]:
@@ -391,130 +354,3 @@ def test_errors() -> None:
         _operators.scaled_dot_product_attention(*(bt.zeros((4,)) for _ in range(3)))
     with pytest.raises(ValueError, match=r"expected a finite scale, got nan"):
         _operators.scaled_dot_product_attention(x, x, x, False, float("nan"))
-
-
-# ---------------------------------------------------------------- decode
-
-
-@pytest.mark.parametrize("isa", available_isas())
-@pytest.mark.parametrize(
-    ("b", "h", "capacity", "d"), [(4, 2, 5, 3), (2, 3, 130, 64), (3, 2, 64, 32), (1, 12, 100, 40), (1, 2, 300, 256)]
-)
-def test_decode(b: int, h: int, capacity: int, d: int, isa: str) -> None:
-    rng = np.random.default_rng(capacity)
-    q, k, v = (normal(rng, b, h, n, d) for n in (1, capacity, capacity))
-    for position in sorted({0, 1, 62, 63, 64, capacity // 2, capacity - 1}):
-        if position >= capacity:
-            continue
-        # Rows that are not there yet are never read.
-        k[:, :, position + 1 :], v[:, :, position + 1 :] = np.nan, np.nan
-        seen = (q, k[:, :, : position + 1], v[:, :, : position + 1])
-        exact = by_numpy(lambda *a: attention(*a, False)[0], *seen, dtype=np.float64)
-        poison(b * h * d)
-        with using_isa(isa):
-            for dtype in ("int32", "int64"):
-                got = F.attention_decode(
-                    *(bt.asarray(a) for a in (q, k, v)), bt.asarray(np.array(position, dtype))
-                ).numpy()
-                assert_as_good_as(got, by_numpy(lambda *a: attention(*a, False)[0], *seen), exact)
-        k, v = (normal(rng, b, h, capacity, d) for _ in range(2))
-
-
-@pytest.mark.parametrize("isa", available_isas())
-def test_decode_of_strided_caches(isa: str) -> None:
-    rng = np.random.default_rng(8)
-    position = bt.asarray(np.int32(40))
-    q = normal(rng, 2, 1, 3, 20).swapaxes(1, 2)
-    k, v = (normal(rng, 2, 50, 3, 20).swapaxes(1, 2) for _ in range(2))
-    with using_isa(isa):
-        expected = bt.attention_decode(*(bt.asarray(np.array(a)) for a in (q, k, v)), position).numpy().tobytes()
-        assert bt.attention_decode(*(bt.asarray(a) for a in (q, k, v)), position).numpy().tobytes() == expected
-        assert (
-            bt.attention_decode(*(bt.asarray(np.asfortranarray(a)) for a in (q, k, v)), position).numpy().tobytes()
-            == expected
-        )
-        same_bits_for_any_threads(lambda: [bt.attention_decode(*(bt.asarray(a) for a in (q, k, v)), position).numpy()])
-
-
-def test_decode_agrees_with_attention() -> None:
-    rng = np.random.default_rng(9)
-    q, k, v = packed(rng, 2, 3, 20, 16)
-    whole = _operators.scaled_dot_product_attention(*(bt.asarray(a) for a in (q, k, v)), True)[0].numpy()
-    for t in range(20):
-        one = bt.attention_decode(bt.asarray(q[:, :, t : t + 1]), bt.asarray(k), bt.asarray(v), bt.asarray(np.int64(t)))
-        np.testing.assert_allclose(one.numpy()[:, :, 0], whole[:, :, t], atol=2.0**-20)
-
-
-def test_decode_errors() -> None:
-    q, cache = bt.zeros((1, 2, 1, 4)), bt.zeros((1, 2, 8, 4))
-    for position in (-1, 8, 1 << 40):
-        with pytest.raises(
-            IndexError,
-            match=rf"\[attention_decode\] expected a position in \[0, 8\), the rows of the cache, got {position}",
-        ):
-            bt.attention_decode(q, cache, cache, bt.asarray(np.int64(position)))
-    with pytest.raises(TypeError, match=r"expected an int32 or int64 position, got float32"):
-        bt.attention_decode(q, cache, cache, bt.zeros(()))
-    with pytest.raises(ValueError, match=r"expected a 0-d position, got shape"):
-        bt.attention_decode(q, cache, cache, bt.zeros((1,), dtype="int32"))
-    with pytest.raises(ValueError, match=r"expected query \[..., 1, D\]"):
-        bt.attention_decode(cache, cache, cache, bt.zeros((), dtype="int32"))
-
-
-# ---------------------------------------------------------------- packed
-
-
-@pytest.mark.parametrize("isa", available_isas())
-@pytest.mark.parametrize(
-    ("lead", "t", "heads", "d", "causal"), [((2,), 70, 3, 16, True), ((), 5, 1, 3, False), ((2, 3), 65, 2, 8, True)]
-)
-def test_qkv_attention_is_attention(lead: tuple[int, ...], t: int, heads: int, d: int, causal: bool, isa: str) -> None:
-    """The same bits as splitting, attention and merging, in every output and gradient."""
-    rng = np.random.default_rng(10)
-    channels = heads * d
-    values, upstream = normal(rng, *lead, t, 3 * channels), normal(rng, *lead, t, channels)
-    of_logsumexp = normal(rng, *lead, heads, t)
-
-    def by_parts(qkv: bt.Tensor) -> tuple[bt.Tensor, bt.Tensor]:
-        rank = len(lead)
-        swapped = (*range(rank), rank + 1, rank, rank + 2)
-        parts = [p.reshape(*lead, t, heads, d).permute_dims(*swapped) for p in bt.split(qkv, (3,), rank + 1)]
-        output, logsumexp = _operators.scaled_dot_product_attention(*parts, causal)
-        return output.permute_dims(*swapped).reshape(*lead, t, channels), logsumexp
-
-    def results(function: Any) -> list[bytes]:
-        leaf = parameter(values)
-        outputs = function(leaf)
-        gradients = bt.grad(list(outputs), [leaf], [bt.asarray(upstream), bt.asarray(of_logsumexp)], retain_graph=True)
-        alone = bt.grad([outputs[0]], [leaf], [bt.asarray(upstream)])
-        return [x.detach().contiguous().numpy().tobytes() for x in (*outputs, *gradients, *alone)]
-
-    with using_isa(isa):
-        poison(values.size, upstream.size, of_logsumexp.size)
-        assert results(lambda x: _operators.qkv_attention(x, heads, causal)) == results(by_parts)
-
-
-def test_qkv_attention_gradcheck_layouts_and_decomposition() -> None:
-    rng = np.random.default_rng(11)
-    values: Any = rng.standard_normal((2, 5, 18))
-    bt.gradcheck(lambda x: _operators.qkv_attention(x, 2, True, 0.7), [parameter(values)])
-    expected = [x.numpy() for x in _operators.qkv_attention(bt.asarray(values), 2, True, 0.7)]
-    for strided in (np.asfortranarray(values), np.repeat(values, 2, -1)[..., ::2], np.flip(np.flip(values).copy())):
-        for got, true in zip(_operators.qkv_attention(bt.asarray(strided), 2, True, 0.7), expected, strict=True):
-            np.testing.assert_array_equal(got.numpy(), true)
-    decomposed = bt.capture(lambda x: _operators.qkv_attention(x, 2, True, 0.7), level="primitive")
-    for _ in range(2):
-        for got, true in zip(decomposed(bt.asarray(values)), expected, strict=True):
-            np.testing.assert_allclose(got.numpy(), true, rtol=1e-12, atol=1e-13)
-    assert "attention" not in str(decomposed.program)
-
-
-def test_qkv_attention_errors() -> None:
-    with pytest.raises(ValueError, match=r"\[qkv_attention\] expected a last axis that 3 \* num_heads = 6 divides"):
-        _operators.qkv_attention(bt.zeros((2, 5, 9)), 2)
-    with pytest.raises(ValueError, match=r"\[qkv_attention\] expected num_heads of at least 1, got 0"):
-        _operators.qkv_attention(bt.zeros((2, 5, 9)), 0)
-    with pytest.raises(ValueError, match=r"\[qkv_attention\] expected qkv \[..., T, 3 C\], got shape"):
-        _operators.qkv_attention(bt.zeros((9,)), 1)
-    with pytest.raises(TypeError, match=r"\[qkv_attention\] expected floating-point qkv, got int32"):
-        _operators.qkv_attention(bt.zeros((2, 9), dtype="int32"), 1)
