@@ -8,6 +8,12 @@
                                   with PyTorch installed; its absence is then a failure
     nox -s integration lint       the suites that span packages, alone
     nox -s wheels                 wheels of all packages (or of those named after ``--``) into dist/
+    nox -s compatibility          every package alone, from its wheel with what it declares, on Python 3.11 to 3.13;
+                                  ``nox -s "compatibility(blublas, 3.13)"`` is one of them
+    nox -s release                what is published, checked and tried on these versions, in dist/release/
+                                  (docs/releasing.md)
+    nox -s version -- bump blublas minor
+                                  set a version, and the ranges of those that need it
     nox -s bench -- ARGUMENTS     ``blutrain bench ARGUMENTS``
     nox -s asan                   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
     nox -s gpu                    wheels with CUDA into dist/cuda/, their device code checked; `--archs 90a-real` after
@@ -35,6 +41,7 @@ import nox
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
+import interpreters  # noqa: E402
 import repository  # noqa: E402
 
 nox.needs_version = ">=2024.4.15"
@@ -211,14 +218,15 @@ def bench(session: nox.Session) -> None:
 # ---- tests -----------------------------------------------------------------------------------------------------
 
 
-def run_pytest(session: nox.Session, name: str, folder: Path) -> None:
+def run_pytest(session: nox.Session, name: str, folder: Path, python: str = "python") -> None:
     """Run the tests of a folder against what is installed: no folder of sources is on the path."""
     arguments = [a for a in session.posargs if a != REQUIRE_TORCH]
     env = {"BLU_REQUIRE_TORCH": "1"} if REQUIRE_TORCH in session.posargs else {}
     session.run(
-        *("python", "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)),
+        *(python, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)),
         *(f"--junitxml={REPORTS / name}.pytest.xml", str(folder), *arguments),
         env=env,
+        external=True,
     )
 
 
@@ -315,6 +323,64 @@ def asan(session: nox.Session) -> None:
         run_ctest(session, tree, f"asan.{package}", env=options)
 
 
+# ---- other versions of Python, releases ------------------------------------------------------------------------
+
+
+def environment_of(session: nox.Session, version: str, name: str) -> str:
+    """The interpreter of a new environment; the session is skipped where the version of Python is not installed."""
+    base = interpreters.find(version)
+    if base is None:
+        session.skip(f"Python {version} is not on this machine")
+    folder = BUILD / "environments" / f"{name}-{version}"
+    session.run(sys.executable, "-m", "virtualenv", "-q", "--clear", "-p", str(base), str(folder), external=True)
+    return str(folder / "bin" / "python")
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("version", [nox.param(version, id=version) for version in interpreters.VERSIONS])
+@nox.parametrize("package", [nox.param(package, id=package) for package in repository.packages()])
+def compatibility(session: nox.Session, package: str, version: str) -> None:
+    """One package alone on one version of Python: its wheel, what that declares, its tests."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    python = environment_of(session, version, package)
+    wheels = [str(wheel) for wheel in ensure_wheels(session, [package])]
+    session.run(python, "-m", "pip", "install", "-q", *wheels, external=True)
+    # Before the tests bring packages of their own: what is declared has to be enough to import everything.
+    session.run(python, "-W", "error", "tools/try_installation.py", package, external=True)
+    needs = [*group("test"), *repository.foreign_requirements([package], "test")]
+    session.run(python, "-m", "pip", "install", "-q", *needs, external=True)
+    run_pytest(session, f"compatibility({package}, {version})", ROOT / "packages" / package / "tests", python)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """What is published: source distributions and manylinux wheels in dist/release/, checked, and tried.
+
+    Wheels are built from the source distributions; with ``-- --kept-wheels`` those of ``nox -s wheels`` are taken, and
+    only the wheels that take seconds are built from source distributions as well.
+    """
+    session.install("-q", *group("release"))
+    if "--kept-wheels" in session.posargs:
+        ensure_wheels(session, repository.packages())
+    session.run("python", "tools/release.py", *session.posargs)
+    wheels = [str(wheel) for wheel in sorted((ROOT / "dist" / "release").glob("*.whl"))]
+    for version in interpreters.VERSIONS:
+        if interpreters.find(version) is None:
+            session.warn(f"Python {version} is not on this machine: the wheels are not tried on it")
+            continue
+        python = environment_of(session, version, "release")
+        session.run(python, "-m", "pip", "install", "-q", *wheels, external=True)
+        trial = ["tools/try_installation.py", "--train", *repository.packages()]
+        session.run(python, "-W", "error", *trial, external=True)
+
+
+@nox.session
+def version(session: nox.Session) -> None:
+    """Check the versions and ranges of the packages; ``-- bump PACKAGE PART`` sets one."""
+    session.install("-q", *group("version"))
+    session.run("python", "tools/versions.py", *session.posargs)
+
+
 # ---- GPU -------------------------------------------------------------------------------------------------------
 
 ALL_ARCHS = "80-real;86-real;89-real;90a-real;90-virtual"
@@ -373,6 +439,7 @@ def lint_checks() -> dict[str, list[str]]:
         "clang-format": ["clang-format", "--dry-run", "-Werror", *native_sources()],
         "include directions": ["python", "tools/include_directions.py"],
         "file lengths": ["python", "tools/file_lengths.py"],
+        "versions": ["python", "tools/versions.py"],
         "tables of the documentation": ["python", "tools/docs_tables.py", "--check"],
     }
 

@@ -107,7 +107,7 @@ endfunction()
 #   DEPS        upstreams used through their stable ABI: same major, at least the minor we were built against
 #   EXACT_DEPS  upstreams used beyond it: same major and minor
 # Installed (= in the wheel):
-#   lib<name>/__init__.py                    generated: root(), load_library(), abi_version()
+#   lib<name>/__init__.py                    generated: VERSION, root(), load_library(), abi_version()
 #   lib<name>/lib/lib<name>.so.<ABI major>
 #   lib<name>/include/<name>/...             the package's include folder
 #   lib<name>/lib/cmake/<name>/              blu::<name> for find_package(<name>)
@@ -148,7 +148,7 @@ function(blu_native_library name)
     if(dep IN_LIST ARG_EXACT_DEPS)
       set(exact True)
     endif()
-    string(APPEND built_against "\n    \"${dep}\": (${DEP_MAJOR}, ${DEP_MINOR}, ${exact}),")
+    string(APPEND built_against "\n    \"${dep}\": (${DEP_MAJOR}, ${DEP_MINOR}, ${exact}, \"${${dep}_VERSION}\"),")
   endforeach()
   if(built_against)
     string(APPEND built_against "\n")

@@ -14,7 +14,8 @@ def render(package: str) -> str:
     """The text of ``lib<package>/__init__.py`` as CMake would write it, without upstreams."""
     header = repository.ROOT / "packages" / package / "include" / package / f"{package}.h"
     text = header.read_text(encoding="utf-8")
-    values = {"BLU_NAME": package, "BLU_BUILT_AGAINST": ""}
+    version = repository.project(package)["project"]["version"]
+    values = {"BLU_NAME": package, "BLU_BUILT_AGAINST": "", "BLU_FULL_VERSION": version}
     for part in ("MAJOR", "MINOR"):
         match = re.search(rf"^#define BLU[A-Z]+_ABI_{part} +(\d+)", text, re.MULTILINE)
         if match is None:

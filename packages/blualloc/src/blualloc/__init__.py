@@ -23,6 +23,7 @@ from blualloc.pools import (
     device_count,
     device_memory,
 )
+from libblualloc import VERSION as __version__
 
 __all__ = [
     "Block",
@@ -39,6 +40,7 @@ __all__ = [
     "SizeCount",
     "Stats",
     "StepReport",
+    "__version__",
     "add_hook",
     "configure",
     "cuda_reason",

@@ -13,6 +13,7 @@ from blublas.errors import (
 )
 from blublas.machine import Info, cuda_configs, info, num_threads, set_cuda_config, set_kernel, set_num_threads
 from blublas.product import gemm
+from libblublas import VERSION as __version__
 
 __all__ = [
     "Array",
@@ -23,6 +24,7 @@ __all__ = [
     "NativeError",
     "OutOfMemoryError",
     "UnsupportedError",
+    "__version__",
     "cuda_configs",
     "gemm",
     "info",

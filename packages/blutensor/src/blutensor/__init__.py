@@ -138,4 +138,4 @@ __all__ = [
 ]
 __all__ += _operators.__all__
 
-__version__ = "0.1.0"
+__version__ = libblutensor.VERSION

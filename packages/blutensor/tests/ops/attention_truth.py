@@ -6,7 +6,6 @@ Legend: B batch, H heads, T queries, S keys, D head dimension.
 from __future__ import annotations
 
 import numpy as np
-
 from layer_checks import Array, normal
 
 

@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import blualloc
-import blutensor as bt
 from attention_truth import attention, attention_gradients, packed
-from blutensor import _operators
-from blutensor.nn import functional as F
 from layer_checks import (
     Array,
     assert_as_good_as,
@@ -27,6 +22,11 @@ from layer_checks import (
     using_isa,
 )
 from peers import both_peers, by_numpy, torch_leaves
+
+import blualloc
+import blutensor as bt
+from blutensor import _operators
+from blutensor.nn import functional as F
 
 # (B, H, T, S, D, causal): around blocks of 64 and groups of 16, either side longer, every width of the kernels' tiles.
 CASES = [

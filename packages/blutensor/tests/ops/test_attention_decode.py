@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-import blutensor as bt
 from attention_truth import attention, packed
-from blutensor import _operators
-from blutensor.nn import functional as F
 from layer_checks import assert_as_good_as, available_isas, normal, poison, same_bits_for_any_threads, using_isa
 from peers import by_numpy
+
+import blutensor as bt
+from blutensor import _operators
+from blutensor.nn import functional as F
 
 
 @pytest.mark.parametrize("isa", available_isas())

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layer_checks import available_isas, normal, parameter, poison, using_isa
 
 import blutensor as bt
 from blutensor import _operators
-from layer_checks import available_isas, normal, parameter, poison, using_isa
 
 
 @pytest.mark.parametrize("isa", available_isas())

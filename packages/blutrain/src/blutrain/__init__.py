@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from libblutrain import VERSION as __version__
+
 if TYPE_CHECKING:
     from blutrain.benchmark import bench
     from blutrain.checkpoint import CheckpointStore
@@ -55,6 +57,7 @@ __all__ = [
     "Config",
     "Loader",
     "SamplingOptions",
+    "__version__",
     "bench",
     "evaluate",
     "generate",
