@@ -64,7 +64,7 @@ def test_the_limit_and_the_machine_are_both_asked(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(MemoryError, match=r"lower model\.context, now 128"):
         check_memory(load_config(settings=["train.micro_batch=1"]), CPU)
     monkeypatch.setattr("blutrain.memory.machine_memory", lambda: None)  # not known: nothing is refused
-    assert check_memory(load_config(), CPU) == [f"memory    estimated peak {estimate}"]
+    assert check_memory(load_config(), CPU) == estimate
 
 
 def test_the_machine_has_memory() -> None:

@@ -16,7 +16,7 @@ _CERTAIN = 0.8
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def check_memory(config: Config, device: RunDevice) -> list[str]:
+def check_memory(config: Config, device: RunDevice) -> MemoryEstimate:
     """Compare the estimate of a run's peak with the memory limit and with the memory of the machine or the GPU.
 
     Args:
@@ -24,7 +24,7 @@ def check_memory(config: Config, device: RunDevice) -> list[str]:
         device: where it is to run.
 
     Returns:
-        The estimate as a line for people.
+        The estimate.
 
     Raises:
         NotEnoughMemoryError: it does not fit for certain; the message says what to lower.
@@ -38,7 +38,7 @@ def check_memory(config: Config, device: RunDevice) -> list[str]:
     if there is not None and tensors + estimate.snapshot + estimate.process > there:
         whose = device.name if device.is_cuda else "this machine"
         raise _too_large(config, estimate, there, f"{whose}'s {there / _GIB:,.1f} GiB")
-    return [f"memory    estimated peak {estimate}"]
+    return estimate
 
 
 def machine_memory() -> int | None:

@@ -4,6 +4,7 @@
     metrics.jsonl    one object per event                tensorboard/   the same for TensorBoard
     log.jsonl        what happened to the run            checkpoints/   see `blutrain.checkpoint`
     loss.png         the plot                            run.lock       held while a process trains
+    trackers.json    the run's names in other trackers
 
 `blutrain.recorder` writes the events.
 
@@ -70,6 +71,7 @@ class RunPaths:
         self.log = self.path / "log.jsonl"
         self.samples = self.path / "samples.txt"
         self.plot = self.path / "loss.png"
+        self.trackers = self.path / "trackers.json"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.lock = self.path / "run.lock"
@@ -236,7 +238,7 @@ class RunFolder(RunPaths):
 
     def _files_of_run(self) -> list[Path]:
         # Only names that a run gives: the folder may hold more, and may be a folder that was not meant.
-        doomed = [self.metrics, self.samples, self.plot, self.config]
+        doomed = [self.metrics, self.samples, self.plot, self.trackers, self.config]
         doomed += [path for path in _files_in(self.tensorboard) if _EVENT_FILE.fullmatch(path.name)]
         doomed += [path for path in _files_in(self.checkpoints) if _CHECKPOINT_FILE.fullmatch(path.name)]
         return doomed
