@@ -30,7 +30,7 @@ def check_memory(config: Config, device: RunDevice) -> MemoryEstimate:
         NotEnoughMemoryError: it does not fit for certain; the message says what to lower.
     """
     estimate = estimate_memory(config, cuda=device.is_cuda)
-    tensors = _states(estimate) + int(_CERTAIN * estimate.activations)
+    tensors = estimate.states + int(_CERTAIN * estimate.activations)
     limit = int(config.train.memory_limit_gib * _GIB)
     if limit and tensors > limit:
         raise _too_large(config, estimate, limit, f"train.memory_limit_gib = {config.train.memory_limit_gib:g}")
@@ -73,14 +73,10 @@ def smaller_model(config: Config) -> str:
     return f"lower model.layers, now {model.layers}, model.channels, now {model.channels}, or {rows}"
 
 
-def _states(estimate: MemoryEstimate) -> int:
-    return estimate.parameters + estimate.gradients + estimate.optimizer
-
-
 def _too_large(config: Config, estimate: MemoryEstimate, available: int, what: str) -> NotEnoughMemoryError:
-    alone = _states(estimate) > available
+    alone = estimate.states > available
     advice = smaller_model(config) if alone else what_to_lower(config)
-    part = "; weights, gradients and moments alone do not fit" if alone else ""
+    part = f"; {estimate.state_names} alone do not fit" if alone else ""
     return NotEnoughMemoryError(
         f"[memory] expected a run that fits {what}, got an estimated peak of {estimate}{part}: {advice}"
     )
