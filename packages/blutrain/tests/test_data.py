@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blutrain.data import ByteTokenizer, Loader, ShardWriter, get_tokenizer, open_dataset, prepare, read_shard
-from blutrain.data.preparation import find_documents
-from blutrain.errors import DataAccessError, DataError, InvalidInputError, ShardError, TokenizerError
+from blutrain.data import Loader, ShardWriter, open_dataset, prepare, read_shard
+from blutrain.errors import DataError, InvalidInputError, ShardError
 
 
 def write_shards(folder: Path, lengths: list[int], split: str = "train") -> list[Path]:
@@ -29,154 +27,6 @@ def write_shards(folder: Path, lengths: list[int], split: str = "train") -> list
     return paths
 
 
-# ---- tokenizer ---------------------------------------------------------------------------------------------------
-
-
-@given(st.binary().filter(lambda raw: 0 not in raw))
-def test_bytes_round_trip(raw: bytes) -> None:
-    tokens = ByteTokenizer().encode(raw)
-    assert tokens.dtype == np.uint16
-    assert bytes(tokens.astype(np.uint8)) == raw
-    assert ByteTokenizer().decode(tokens) == raw.decode(errors="replace")
-
-
-def test_bytes_end_of_text_and_errors() -> None:
-    tokenizer = ByteTokenizer()
-    assert tokenizer.decode([0, 72, 105, 0]) == "<|endoftext|>Hi<|endoftext|>"
-    with pytest.raises(TokenizerError, match="position 2"):
-        tokenizer.encode(b"ab\0")
-    with pytest.raises(TokenizerError, match="got 256"):
-        tokenizer.decode([256])
-    with pytest.raises(TokenizerError, match="did you mean 'bytes'"):
-        get_tokenizer("byte")
-
-
-# ---- prepare -----------------------------------------------------------------------------------------------------
-
-
-def test_prepare_is_lossless_and_deterministic(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus"
-    (corpus / "sub").mkdir(parents=True)
-    texts = {f"sub/{i:03d}.txt": f"document {i}\n" * (i + 1) for i in range(60)}
-    for name, text in texts.items():
-        (corpus / name).write_text(text)
-    (corpus / "binary.bin").write_bytes(b"a\0b")
-    (corpus / "empty.txt").write_bytes(b"")
-    (corpus / "__pycache__").mkdir()
-    (corpus / "__pycache__" / "x.txt").write_text("cached")
-    first = prepare([corpus], tmp_path / "a", shard_tokens=500)
-    second = prepare([corpus], tmp_path / "b", shard_tokens=500)
-    names = sorted(os.listdir(tmp_path / "a"))
-    assert names == sorted(os.listdir(tmp_path / "b"))
-    for name in names:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert len(first.paths("train")) > 1
-    stream = {split: np.concatenate([read_shard(path) for path in first.paths(split)]) for split in ("train", "val")}
-    documents = {split: bytes(tokens.astype(np.uint8)).split(b"\0")[1:] for split, tokens in stream.items()}
-    assert len(documents["val"]) == 3  # every 20th of 60
-    assert sorted(documents["train"] + documents["val"]) == sorted(text.encode() for text in texts.values())
-    assert second.tokens == {split: len(tokens) for split, tokens in stream.items()}
-    second.verify()
-    assert second.manifest is not None
-    assert second.manifest["documents"] == {"train": 57, "val": 3}
-
-
-def test_prepare_splits_a_single_file_at_its_end(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("0123456789" * 10)
-    dataset = prepare([tmp_path / "text"], tmp_path / "out", val_fraction=0.1)
-    assert ByteTokenizer().decode(read_shard(dataset.paths("val")[0])) == "<|endoftext|>0123456789"
-    assert dataset.num_tokens("train") == 91
-    whole = prepare([tmp_path / "text"], tmp_path / "out", val_fraction=0, force=True)
-    assert whole.num_tokens("train") == 101
-    with pytest.raises(DataError, match="val-fraction"):
-        whole.num_tokens("val")
-
-
-def test_find_documents_orders_and_filters(tmp_path: Path) -> None:
-    for name in ("b.py", "a.py", "c.txt", "skip/d.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    names = [document.path.name for document in find_documents([tmp_path], include=["*.py"], exclude=["skip"])]
-    assert names == ["a.py", "b.py"]
-    names = [document.path.name for document in find_documents([tmp_path / "c.txt", str(tmp_path / "**/*.py")])]
-    assert names == ["c.txt", "a.py", "b.py", "d.py"]
-    assert len(find_documents([tmp_path, tmp_path / "a.py"])) == 4  # each file once
-
-
-def test_prepare_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"a\0")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text").write_text("text")
-    with pytest.raises(DataError, match="byte 0"):
-        prepare([tmp_path / "binary"], tmp_path / "out")
-    with pytest.raises(DataError, match="empty corpus"):
-        prepare([tmp_path / "empty"], tmp_path / "out")
-    with pytest.raises(DataError, match="absent"):
-        prepare([tmp_path / "absent"], tmp_path / "out")
-    with pytest.raises(DataError, match="at least 1"):
-        prepare([], tmp_path / "out")
-    with pytest.raises(TokenizerError):
-        prepare([tmp_path / "text"], tmp_path / "out", tokenizer="words")
-    with pytest.raises(InvalidInputError, match="val_fraction"):
-        prepare([tmp_path / "text"], tmp_path / "out", val_fraction=1.0)
-    with pytest.raises(InvalidInputError, match="shard_tokens"):
-        prepare([tmp_path / "text"], tmp_path / "out", shard_tokens=0)
-    with pytest.raises(DataError, match="something else"):
-        prepare([tmp_path / "text"], tmp_path)
-    prepare([tmp_path / "text"], tmp_path / "out")
-    prepare([tmp_path / "text"], tmp_path / "out")  # the same again is no mistake
-    (tmp_path / "text").write_text("other")
-    with pytest.raises(DataError, match="--force"):
-        prepare([tmp_path / "text"], tmp_path / "out")
-    assert not list(tmp_path.glob(".*"))  # nothing half-made is left behind
-
-
-def test_prepare_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "text").write_text("text")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DataAccessError, match=r"to write .*out, got 'No space.*free space") as caught:
-        prepare([tmp_path / "text"], tmp_path / "out")
-    assert isinstance(caught.value, OSError)
-    assert caught.value.errno == 28
-    assert sorted(os.listdir(tmp_path)) == ["text"]
-
-
-def test_prepare_takes_one_path_and_no_pipe(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("text")
-    one = prepare(tmp_path / "text", tmp_path / "one")
-    assert prepare(str(tmp_path / "text"), tmp_path / "two").manifest == one.manifest
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="device or pipe"):
-        prepare(tmp_path / "pipe", tmp_path / "three")
-
-
-def test_prepare_removes_what_killed_processes_left(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("text")
-    (tmp_path / ".out.partial-1").mkdir()  # the process with this number lives, but holds no lock
-    (tmp_path / ".out.partial-1" / "x").touch()
-    (tmp_path / ".out.partial-2").mkdir()
-    prepare(tmp_path / "text", tmp_path / "other")
-    assert (tmp_path / ".out.partial-1").exists()
-    descriptor = os.open(tmp_path / ".out.partial-2", os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    prepare(tmp_path / "text", tmp_path / "out")
-    assert [path.name for path in tmp_path.glob(".*")] == [".out.partial-2"]
-    os.close(descriptor)
-    (tmp_path / "out").rename(tmp_path / ".out.replaced-7")  # killed between the two renames
-    prepare(tmp_path / "text", tmp_path / "out")
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_bytes_of_a_command_line_are_kept_and_half_a_pair_is_an_error() -> None:
-    assert ByteTokenizer().encode("\udcff\udcfeä").tolist() == [0xFF, 0xFE, 0xC3, 0xA4]
-    with pytest.raises(TokenizerError, match=r"U\+D800 at position 1"):
-        ByteTokenizer().encode("a\ud800")
-
-
 # ---- opening -----------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +38,39 @@ def test_open_foreign_folder(tmp_path: Path) -> None:
     assert dataset.tokenizer is None
     with pytest.raises(DataError, match=r"manifest.json"):
         dataset.verify()
+
+
+def test_fineweb_names_in_any_folder(tmp_path: Path) -> None:
+    for name, length in (("train_000002", 5), ("train_000001", 7), ("val_000000", 3)):
+        (tmp_path / f"fineweb_{name}.bin").write_bytes(
+            header(20240520, 1, length) + np.full(length, length, "<u2").tobytes()
+        )
+    dataset = open_dataset(tmp_path)
+    assert [path.name for path in dataset.paths("train")] == ["fineweb_train_000001.bin", "fineweb_train_000002.bin"]
+    assert dataset.tokens == {"train": 12, "val": 3}
+    assert read_shard(dataset.paths("val")[0]).tolist() == [3, 3, 3]
+
+
+def test_a_shard_larger_than_2_gib(tmp_path: Path) -> None:
+    length = 2**30 + 2**27 + 5
+    path = tmp_path / "fineweb_train_000001.bin"
+    with open(path, "wb") as file:
+        file.write(header(20240520, 1, length))
+        file.truncate(1024 + 2 * length)  # sparse: takes a few blocks of the disk
+        file.seek(-20, os.SEEK_END)
+        file.write(np.arange(50000, 50010, dtype="<u2").tobytes())
+    assert path.stat().st_size > 2**31
+    dataset = open_dataset(tmp_path)
+    assert dataset.num_tokens("train") == length
+    assert read_shard(path)[-10:].tolist() == list(range(50000, 50010))
+    loader = Loader(dataset.paths("train"), 1, 4, vocab_size=50257, shuffle=False)
+    state = loader.state()
+    state[2] = loader.num_windows - 1
+    loader.set_state(state)
+    assert loader.position().offset * 2 > 2**31
+    tokens, targets = loader.next_batch()
+    assert (tokens.tolist(), targets.tolist()) == ([[50005, 50006, 50007, 50008]], [[50006, 50007, 50008, 50009]])
+    assert loader.position().epoch == 1
 
 
 def test_open_bad_folders(tmp_path: Path) -> None:

@@ -51,10 +51,6 @@ class Lines:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
-    warning = line
-
-    def section(self, *_: Any) -> None: ...
-
     def start(self, *_: Any) -> None: ...
 
     def progress(self, *_: Any) -> None: ...

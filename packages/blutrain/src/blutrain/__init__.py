@@ -1,8 +1,8 @@
 """Train GPT-class models from scratch: configuration, data, trainer, checkpoints and command line of BluTrain.
 
-Every command of ``blutrain`` is also a function here: ``info``, ``prepare``, ``train``, ``evaluate`` (``eval``),
-``generate``, ``plot`` and ``bench``. They are imported when first used, so that looking at data needs no tensor
-library.
+Every command of ``blutrain`` is also a function here: ``info``, ``prepare``, ``train_tokenizer``, ``train``,
+``evaluate`` (``eval``), ``generate``, ``plot`` and ``bench``. They are imported when first used, so that looking at
+data needs no tensor library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from blutrain.checkpoint import CheckpointStore
     from blutrain.config import Config
     from blutrain.config_io import load_config
-    from blutrain.data import Loader, open_dataset, prepare
+    from blutrain.data import Loader, get_tokenizer, open_dataset, prepare, train_tokenizer
     from blutrain.errors import BlutrainError
     from blutrain.evaluation import evaluate
     from blutrain.generation import generate
@@ -40,6 +40,7 @@ _HOMES = {
     "bench": "blutrain.benchmark",
     "evaluate": "blutrain.evaluation",
     "generate": "blutrain.generation",
+    "get_tokenizer": "blutrain.data",
     "info": "blutrain.installation",
     "load_config": "blutrain.config_io",
     "load_model": "blutrain.weights",
@@ -47,6 +48,7 @@ _HOMES = {
     "plot": "blutrain.plotting",
     "prepare": "blutrain.data",
     "train": "blutrain.launch",
+    "train_tokenizer": "blutrain.data",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "bench",
     "evaluate",
     "generate",
+    "get_tokenizer",
     "info",
     "load_config",
     "load_model",
@@ -68,6 +71,7 @@ __all__ = [
     "plot",
     "prepare",
     "train",
+    "train_tokenizer",
 ]
 
 

@@ -53,7 +53,9 @@ class DataConfig:
     """Folder written by ``blutrain prepare``, or one holding ``*train*.bin`` and ``*val*.bin`` shards in llm.c's
     format."""
     tokenizer: str = "bytes"
-    """Tokenizer that the shards were made with and that samples are decoded with."""
+    """Tokenizer that the shards were made with and that samples are decoded with: ``bytes``, ``gpt2``, or the path of
+    its files (``tokenizer.json``, or ``encoder.json`` with ``vocab.bpe``), such as ``tokenizer/`` of a prepared
+    folder."""
     shuffle: bool = True
     """Whether every epoch has a new order of its windows, drawn from ``train.seed``; false reads front to back."""
 
@@ -149,14 +151,8 @@ class RunConfig:
 
     folder: str = "runs/latest"
     """Folder of configuration, metrics, checkpoints and samples."""
-    name: str = ""
-    """Name of the run in trackers and plots; empty takes the folder's name."""
-    loggers: tuple[str, ...] = ("tensorboard",)
-    """Where scalars go besides ``metrics.jsonl``: ``tensorboard`` (files in the run folder), ``wandb`` (Weights &
-    Biases) and ``mlflow``, each through its own library and that library's own settings. One that fails is told of once
-    and left out; it never stops the run."""
-    project: str = "blutrain"
-    """Project of Weights & Biases, experiment of MLflow."""
+    tensorboard: bool = True
+    """Whether TensorBoard events are written beside ``metrics.jsonl``."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import tomli_w
 
 from blutrain.config import Config
+from blutrain.data.tokenizer import is_path
 from blutrain.errors import ConfigError, ConfigFileError, ConfigFileNotFoundError, Problem
 from blutrain.presets import PRESETS
 
@@ -42,8 +43,7 @@ def load_config(
     Args:
         path: TOML file.
         preset: name of a preset.
-        settings: ``key=value`` texts; the value is TOML, or plain text where the key is text or a list of texts
-            (then with commas between them).
+        settings: ``key=value`` texts; the value is TOML, or plain text where the key is text.
         base: configuration to start from in place of the defaults.
 
     Returns:
@@ -99,11 +99,8 @@ def config_from_dict(tree: Mapping[str, Any]) -> Config:
 
 
 def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """The tree as plain dictionaries and lists, complete, in the order of declaration."""
-    return {
-        section: {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        for section, values in dataclasses.asdict(config).items()
-    }
+    """The tree as plain dictionaries, complete, in the order of declaration."""
+    return dataclasses.asdict(config)
 
 
 def config_to_toml(config: Config) -> str:
@@ -112,8 +109,10 @@ def config_to_toml(config: Config) -> str:
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """The configuration as it is kept: ``data.path`` and ``run.folder`` mean the same from any working folder."""
+    """The configuration as it is kept: its paths mean the same from any working folder."""
     data, run = config.data, config.run
+    if is_path(data.tokenizer):
+        data = dataclasses.replace(data, tokenizer=os.path.abspath(data.tokenizer))
     return dataclasses.replace(
         config,
         data=dataclasses.replace(data, path=os.path.abspath(data.path) if data.path else ""),
@@ -203,12 +202,7 @@ def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem])
             continue
         if wanted is float and type(value) is int:
             value = float(value)
-        if wanted == _TEXTS:
-            value = _as_texts(value)
-            if value is None or not all(map(_is_utf8, value)):
-                problems.append(Problem(key, f"expected {_TYPE_NAMES[wanted]}, got {values[key]!r}"))
-                continue
-        elif type(value) is not wanted:  # exact: a bool is an int to Python, never to a configuration
+        if type(value) is not wanted:  # exact: a bool is an int to Python, never to a configuration
             problems.append(Problem(key, f"expected {_TYPE_NAMES[wanted]}, got {value!r}"))
             continue
         if wanted is str and not _is_utf8(value):
@@ -218,14 +212,6 @@ def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem])
         changes.setdefault(section, {})[name] = value
     sections = {name: dataclasses.replace(getattr(config, name), **new) for name, new in changes.items()}
     return dataclasses.replace(config, **sections)
-
-
-def _as_texts(value: Any) -> tuple[str, ...] | None:
-    """A list of texts, or one text with commas between them, which spares a command line its quotes."""
-    if isinstance(value, str):
-        return tuple(word.strip() for word in value.split(",") if word.strip())
-    whole = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    return tuple(value) if whole else None
 
 
 def _is_utf8(text: str) -> bool:
@@ -241,11 +227,4 @@ def _shortened(value: int) -> str:
     return digits if len(digits) <= 40 else f"{digits[:20]}... ({value.bit_length()} bits)"
 
 
-_TEXTS = tuple[str, ...]
-_TYPE_NAMES: dict[Any, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    _TEXTS: "a list of texts",
-}
+_TYPE_NAMES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}

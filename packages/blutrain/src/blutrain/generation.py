@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import blutensor as bt
-from blutrain.data.tokenizer import Tokenizer, get_tokenizer
+from blutrain.data.tokenizer import Tokenizer
 from blutrain.errors import InvalidInputError, InvalidTypeError
 from blutrain.model import GPT, KVCache
 from blutrain.sampling import Sampler, SamplingOptions
@@ -63,6 +63,7 @@ def generate_tokens(
     max_new_tokens: int,
     options: SamplingOptions,
     model: GPT,
+    vocab_size: int | None = None,
 ) -> Iterator[int]:
     """Continue a prompt.
 
@@ -74,6 +75,7 @@ def generate_tokens(
         max_new_tokens: how many to make.
         options: how tokens are chosen.
         model: for its context and vocabulary.
+        vocab_size: choose below it, where a tokenizer has fewer ids than the model.
 
     Yields:
         New ids.
@@ -89,7 +91,7 @@ def generate_tokens(
         raise InvalidInputError(f"[generate] expected token ids below {config.vocab_size}, got {wrong[0]}")
     if max_new_tokens < 0:
         raise InvalidInputError(f"[generate] expected max_new_tokens of at least 0, got {max_new_tokens}")
-    sampler = Sampler(options, config.vocab_size)
+    sampler = Sampler(options, min(config.vocab_size, vocab_size or config.vocab_size))
     pending = list(prompt[-config.context :])
     history = list(pending)
     position = 0
@@ -137,7 +139,8 @@ def generate_text(
     _check_types(prompt, max_new_tokens, options)
     ids = [tokenizer.end_of_text, *(int(token) for token in tokenizer.encode(prompt))]
     new: list[int] = []
-    for token in generate_tokens(decoder or Decoder(model), ids, max_new_tokens, options or SamplingOptions(), model):
+    options, decoder = options or SamplingOptions(), decoder or Decoder(model)
+    for token in generate_tokens(decoder, ids, max_new_tokens, options, model, tokenizer.vocab_size):
         if token == tokenizer.end_of_text:
             break
         new.append(token)
@@ -181,6 +184,7 @@ def generate(
         InvalidTypeError: a value of another type.
         TokenizerError: the prompt can not be encoded.
     """
+    from blutrain.run_tokenizer import tokenizer_of_run
     from blutrain.weights import load_model
 
     _check_types(prompt, max_new_tokens, options)
@@ -189,5 +193,5 @@ def generate(
     model, config, step = load_model(run)
     if report is not None:
         report(f"checkpoint of step {step}")
-    tokenizer = get_tokenizer(config.data.tokenizer)
+    tokenizer = tokenizer_of_run(run, config)
     return generate_text(model, tokenizer, prompt, max_new_tokens=max_new_tokens, options=options)

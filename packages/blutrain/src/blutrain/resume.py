@@ -8,17 +8,17 @@ from typing import Any
 from blutrain.config import Config
 from blutrain.config_io import config_to_dict
 from blutrain.data.dataset import Dataset
+from blutrain.data.tokenizer import TokenizerIdentity
 from blutrain.errors import ConfigError, DataError, Problem
 
 _FIXED_SECTIONS = ("model",)
-_FIXED = ("data.tokenizer", "data.shuffle")
+_FIXED = ("data.shuffle",)
 _NOTICED_ALTHOUGH_MODEL = ("model.dropout",)
 _FREE = (
-    "data.path", "train.device", "train.threads", "train.memory_limit_gib", "train.log_every", "train.eval_every",
-    "train.eval_batches", "train.checkpoint_every", "train.keep_checkpoints", "train.background_checkpoints",
-    "train.sample_every", "train.sample_tokens", "train.sample_prompt", "train.sample_temperature",
-    "train.max_skipped_steps", "train.peak_tflops", "run.folder", "run.name",
-    "run.loggers", "run.project",
+    "data.path", "data.tokenizer", "train.device", "train.threads", "train.memory_limit_gib", "train.log_every",
+    "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep_checkpoints",
+    "train.background_checkpoints", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
+    "train.sample_temperature", "train.max_skipped_steps", "train.peak_tflops", "run.folder", "run.tensorboard",
 )  # fmt: skip
 """What changes no loss."""
 _VERIFY_TOKENS = 2**29
@@ -50,6 +50,14 @@ def check_resume(config: Config, dataset: Dataset, meta: Mapping[str, Any]) -> l
             what = "another model" if fixed else "data in another order"
             message = f"expected {before!r}, as in the checkpoint of step {step}, got {now!r}: a run can not be resumed"
             problems.append(Problem(key, f"{message} with {what}; take the old value or another run.folder"))
+    before, now = meta.get("tokenizer"), dataset.tokenizer
+    if isinstance(before, Mapping) and now is not None and before != now.to_dict():
+        message = f"expected the tokenizer of the checkpoint of step {step}, {TokenizerIdentity.from_dict(before)}, got"
+        problems.append(Problem("data.tokenizer", f"{message} {now}; set data.path to its data, or another run.folder"))
+    elif (before is None or now is None) and "data.tokenizer" in changes:
+        old, new = changes["data.tokenizer"]
+        message = f"expected {old!r}, as in the checkpoint of step {step}, got {new!r}: a run can not be resumed"
+        problems.append(Problem("data.tokenizer", f"{message} with it; take the old value or another run.folder"))
     if config.train.steps < step:
         message = f"expected at least {step}, the step that the run has reached, got {config.train.steps}"
         problems.append(Problem("train.steps", message))

@@ -3,8 +3,8 @@
     config.toml      the resolved configuration          samples.txt    generated text
     metrics.jsonl    one object per event                tensorboard/   the same for TensorBoard
     log.jsonl        what happened to the run            checkpoints/   see `blutrain.checkpoint`
-    loss.png         the plot                            run.lock       held while a process trains
-    trackers.json    the run's names in other trackers
+    tokenizer/       its files, but for `bytes`          run.lock       held while a process trains
+    loss.png         the plot
 
 `blutrain.recorder` writes the events.
 
@@ -29,6 +29,8 @@ from types import TracebackType
 from typing import Any
 
 from blutrain.checkpoint.files import OsFiles, write_small_file
+from blutrain.data.dataset import TOKENIZER_FOLDER
+from blutrain.data.tokenizer import TOKENIZER_FILES
 from blutrain.metrics import LineFile, RunFolderAccessError, RunFolderError, read_metrics
 
 _CHECKPOINT = re.compile(r"step-[0-9]+\.safetensors")
@@ -71,8 +73,8 @@ class RunPaths:
         self.log = self.path / "log.jsonl"
         self.samples = self.path / "samples.txt"
         self.plot = self.path / "loss.png"
-        self.trackers = self.path / "trackers.json"
         self.tensorboard = self.path / "tensorboard"
+        self.tokenizer = self.path / TOKENIZER_FOLDER
         self.checkpoints = self.path / "checkpoints"
         self.lock = self.path / "run.lock"
 
@@ -189,7 +191,7 @@ class RunFolder(RunPaths):
                     path.unlink(missing_ok=True)
                 complete.unlink()
             # The mark goes last in either direction: until then this can be done again.
-            for parent in (self.tensorboard, self.checkpoints, self.path):
+            for parent in (self.tensorboard, self.tokenizer, self.checkpoints, self.path):
                 replaced = parent / _REPLACED
                 if not replaced.is_dir():
                     continue
@@ -238,8 +240,9 @@ class RunFolder(RunPaths):
 
     def _files_of_run(self) -> list[Path]:
         # Only names that a run gives: the folder may hold more, and may be a folder that was not meant.
-        doomed = [self.metrics, self.samples, self.plot, self.trackers, self.config]
+        doomed = [self.metrics, self.samples, self.plot, self.config]
         doomed += [path for path in _files_in(self.tensorboard) if _EVENT_FILE.fullmatch(path.name)]
+        doomed += [path for path in _files_in(self.tokenizer) if path.name in TOKENIZER_FILES]
         doomed += [path for path in _files_in(self.checkpoints) if _CHECKPOINT_FILE.fullmatch(path.name)]
         return doomed
 

@@ -8,8 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from blutrain.config import Config
-from blutrain.errors import ConfigError, DataError, Problem
-from blutrain.loggers import logger_problems
+from blutrain.errors import ConfigError, DataError, Problem, TokenizerError
 from blutrain.schedule import SCHEDULE_KINDS
 
 if TYPE_CHECKING:
@@ -161,9 +160,6 @@ def _choices(config: Config) -> list[Problem]:
             close = difflib.get_close_matches(value, known, n=1)
             hint = f", did you mean {close[0]!r}?" if close else ""
             problems.append(Problem(key, f"expected one of {', '.join(known)}, got {value!r}{hint}"))
-    problems += [Problem("run.loggers", problem) for problem in logger_problems(config.run.loggers)]
-    if not config.run.project:
-        problems.append(Problem("run.project", "expected the name of a project, got ''"))
     if not config.run.folder:
         problems.append(Problem("run.folder", "expected the path of a folder, got ''"))
     return problems
@@ -194,13 +190,26 @@ def _nearest_divisor(channels: int, heads: int) -> int:
     return min(divisors, key=lambda n: (abs(n - heads), n))
 
 
+def _tokenizer_problems(config: Config, dataset: Dataset) -> list[Problem]:
+    from blutrain.run_tokenizer import expected_tokenizer
+
+    found, asked = dataset.tokenizer, config.data.tokenizer
+    if found is None:
+        return []
+    name = found.kind if dataset.tokenizer_path is None else str(dataset.tokenizer_path)
+    fix = f"set data.tokenizer={name}, or prepare the text again with --tokenizer {asked}"
+    try:
+        expected = expected_tokenizer(config)
+    except TokenizerError as error:
+        return [Problem("data.tokenizer", f"{error}; {fix}")]
+    if expected in (found, found.kind):
+        return []
+    message = f"expected the tokenizer that {dataset.path} was prepared with, {found}, got {asked!r}"
+    return [Problem("data.tokenizer", f"{message}: {fix}")]
+
+
 def _against_data(config: Config, dataset: Dataset) -> list[Problem]:
-    problems = []
-    if dataset.tokenizer is not None and dataset.tokenizer != config.data.tokenizer:
-        message = (
-            f"expected {dataset.tokenizer!r}, which {dataset.path} was prepared with, got {config.data.tokenizer!r}"
-        )
-        problems.append(Problem("data.tokenizer", message))
+    problems = _tokenizer_problems(config, dataset)
     if dataset.vocab_size is not None and dataset.vocab_size > config.model.vocab_size:
         message = (
             f"expected at least {dataset.vocab_size}, the vocabulary of {dataset.path}, got {config.model.vocab_size}"

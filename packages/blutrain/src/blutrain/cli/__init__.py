@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from blutrain.cli.data import prepare
+from blutrain.cli.data import prepare, train_tokenizer
 from blutrain.cli.errors import message_of
 from blutrain.cli.machine import bench, info
 from blutrain.cli.models import evaluate, generate
@@ -33,7 +33,7 @@ def cli(traceback: bool) -> None:
     """Train GPT-class models from scratch with kernels, tensors and autograd of our own."""
 
 
-for _command in (info, prepare, train, evaluate, generate, plot, bench):
+for _command in (info, prepare, train_tokenizer, train, evaluate, generate, plot, bench):
     cli.add_command(_command)
 
 

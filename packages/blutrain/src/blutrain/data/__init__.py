@@ -7,6 +7,7 @@ from blutrain.data.loader import Loader, Position
 from blutrain.data.preparation import prepare
 from blutrain.data.shards import ShardWriter, read_shard, shard_num_tokens
 from blutrain.data.tokenizer import ByteTokenizer, Tokenizer, TokenizerIdentity, get_tokenizer
+from blutrain.data.tokenizer_training import train_tokenizer
 
 __all__ = [
     "ByteTokenizer",
@@ -21,4 +22,5 @@ __all__ = [
     "prepare",
     "read_shard",
     "shard_num_tokens",
+    "train_tokenizer",
 ]

@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from blutrain.data.shards import shard_num_tokens
+from blutrain.data.tokenizer import TokenizerIdentity
 from blutrain.errors import DataError, ShardError
 
 MANIFEST = "manifest.json"
 """Name of the file that describes a prepared folder."""
 FORMAT = "blutrain-tokens"
 """Value of the manifest's key ``format``."""
+VERSION = 2
+"""Value of the manifest's key ``version``."""
 SPLITS = ("train", "val")
 """Parts of a data set."""
+TOKENIZER_FOLDER = "tokenizer"
+"""Folder of the tokenizer's files, in a prepared folder and in a run's; absent for ``bytes``."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,21 @@ class Dataset:
     """Paths by split, in the order of the stream."""
     tokens: dict[str, int]
     """Number of tokens by split."""
-    tokenizer: str | None
-    """Name of the tokenizer, None when there is no manifest."""
-    vocab_size: int | None
-    """Number of the tokenizer's ids, None when there is no manifest."""
+    tokenizer: TokenizerIdentity | None
+    """What the tokens were made with, None when there is no manifest."""
     manifest: dict[str, Any] | None
     """The whole manifest."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of the tokenizer's ids, None when there is no manifest."""
+        return None if self.tokenizer is None else self.tokenizer.vocab_size
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        """Folder of the tokenizer's files, None when there is none."""
+        folder = self.path / TOKENIZER_FOLDER
+        return folder if folder.is_dir() else None
 
     def num_tokens(self, split: str) -> int:
         """Number of tokens of a split.
@@ -119,19 +133,21 @@ def open_dataset(path: str | Path) -> Dataset:
         message = f"[data] expected {MANIFEST} or *train*.bin shards in {folder}, got neither"
         raise DataError(message + "; make them with 'blutrain prepare'")
     tokens = {split: sum(map(shard_num_tokens, paths)) for split, paths in shards.items()}
-    return Dataset(folder, shards, tokens, None, None, None)
+    return Dataset(folder, shards, tokens, None, None)
 
 
 def _from_manifest(folder: Path) -> Dataset:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT or manifest["version"] != 1:
+        if manifest["format"] != FORMAT or manifest["version"] != VERSION:
             raise ValueError(f"format {manifest['format']!r} version {manifest['version']!r}")
         entries = [(entry["split"], folder / entry["file"], int(entry["tokens"])) for entry in manifest["shards"]]
-        tokenizer, vocab_size = str(manifest["tokenizer"]), int(manifest["vocab_size"])
+        tokenizer = TokenizerIdentity.from_dict(manifest["tokenizer"])
     except (ValueError, KeyError, TypeError) as error:
-        message = f"[data] expected a {FORMAT} manifest of version 1 in {path}, got {type(error).__name__}: {error}"
+        message = (
+            f"[data] expected a {FORMAT} manifest of version {VERSION} in {path}, got {type(error).__name__}: {error}"
+        )
         raise DataError(message + "; prepare the data again") from error
     shards: dict[str, tuple[Path, ...]] = dict.fromkeys(SPLITS, ())
     tokens = dict.fromkeys(SPLITS, 0)
@@ -145,4 +161,4 @@ def _from_manifest(folder: Path) -> Dataset:
         if split in shards:
             shards[split] += (shard,)
             tokens[split] += found
-    return Dataset(folder, shards, tokens, tokenizer, vocab_size, manifest)
+    return Dataset(folder, shards, tokens, tokenizer, manifest)

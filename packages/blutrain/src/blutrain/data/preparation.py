@@ -1,149 +1,143 @@
-"""Text to token shards: deterministic, and never more than a piece of a file in memory."""
+"""Text to token shards: deterministic, on all cores, and never more than a few chunks of text in memory.
+
+The main thread reads chunks and writes tokens, threads encode in between: tokenizers work without the interpreter's
+lock, share one vocabulary and end with the process, which several processes would not.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import fcntl
-import fnmatch
-import glob
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from blutrain.data.dataset import FORMAT, MANIFEST, SPLITS, Dataset, file_digest, open_dataset
+from blutrain.data.building import Building, existing_manifest, open_building
+from blutrain.data.chunks import Chunk, Position, Split, read_chunks
+from blutrain.data.dataset import (
+    FORMAT,
+    MANIFEST,
+    SPLITS,
+    TOKENIZER_FOLDER,
+    VERSION,
+    Dataset,
+    file_digest,
+    open_dataset,
+)
 from blutrain.data.shards import ShardWriter
+from blutrain.data.sources import SourceFile, find_sources
 from blutrain.data.tokenizer import Tokenizer, get_tokenizer
-from blutrain.errors import BlutrainError, DataAccessError, DataError, InvalidInputError
+from blutrain.errors import BlutrainError, DataAccessError, DataError, InvalidInputError, TokenizerError
+from blutrain.installation import available_cpus
 
 SHARD_TOKENS = 100_000_000
 """Default length of a shard, as in llm.c's FineWeb shards."""
-DEFAULT_EXCLUDES = ("__pycache__", ".*")
-"""Names of files and folders that a folder's scan leaves out."""
-_PIECE = 1 << 20
+_JOURNAL_SECONDS = 5.0
+"""About how much work is lost when the process is killed."""
 
 
 @dataclass(frozen=True)
-class Document:
-    """One text file."""
+class _Job:
+    """Everything that decides about the data set."""
 
-    path: Path
-    size: int
-    """Bytes."""
+    files: Sequence[SourceFile]
+    tokenizer: Tokenizer
+    field: str
+    val_fraction: float
+    shard_tokens: int
+
+    @property
+    def total(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        files = [[os.path.abspath(file.path), file.size, file.path.stat().st_mtime_ns] for file in self.files]
+        values = {"field": self.field, "val_fraction": self.val_fraction, "shard_tokens": self.shard_tokens}
+        return {"files": files, "tokenizer": self.tokenizer.identity.to_dict(), **values}
 
 
-def find_documents(
-    sources: Sequence[str | Path],
-    *,
-    include: Sequence[str] = ("*",),
-    exclude: Sequence[str] = (),
-) -> list[Document]:
-    """Text files named by files, folders and globs, each once, in an order that only depends on names.
+@dataclass
+class _Counts:
+    """What was written of a split."""
 
-    Sources keep their order; within a folder or glob, files are sorted by path. Inside folders, hidden names and
-    ``__pycache__`` are left out, and so are empty files and those with a byte 0, which are no text.
-
-    Args:
-        sources: files, folders (searched in depth) and globs (``**`` goes into folders).
-        include: patterns for names of files inside folders, one of which must match.
-        exclude: patterns for names of files and folders inside folders, none of which may match.
-
-    Returns:
-        The documents.
-
-    Raises:
-        DataError: a source matches nothing, a file that was named itself is no text, or nothing is left.
-    """
-    if not sources:
-        raise DataError("[prepare] expected at least 1 file, folder or glob, got none")
-    excludes = (*DEFAULT_EXCLUDES, *exclude)
-    documents: dict[Path, Document] = {}
-    for source in sources:
-        named = Path(source)
-        if named.is_dir():
-            paths = _scan(named, include, excludes)
-        elif named.exists():
-            if not named.is_file():
-                message = f"[prepare] expected a regular file, folder or glob, got a device or pipe: {named}"
-                raise DataError(message + "; write its text to a file first")
-            paths = [named]
-        else:
-            paths = sorted(Path(match) for match in glob.glob(str(source), recursive=True))
-            paths = [path for path in paths if path.is_file()]
-            if not paths:
-                raise DataError(f"[prepare] expected an existing file, folder or glob, got {str(source)!r}")
-        for path in paths:
-            if _is_text(path):
-                documents.setdefault(path.resolve(), Document(path, path.stat().st_size))
-            elif path == named and path.stat().st_size:
-                raise DataError(f"[prepare] expected text, got a file with a byte 0: {path}; leave binary files out")
-    if not documents:
-        names = ", ".join(str(source) for source in sources)
-        raise DataError(f"[prepare] expected text, got an empty corpus: no file with text in {names}")
-    return list(documents.values())
+    documents: int = 0
+    text_bytes: int = 0
 
 
 def prepare(
     sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    tokenizer: str = "bytes",
+    tokenizer: str | Path = "bytes",
+    field: str = "text",
     val_fraction: float = 0.05,
     shard_tokens: int = SHARD_TOKENS,
     include: Sequence[str] = ("*",),
     exclude: Sequence[str] = (),
     force: bool = False,
+    workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Dataset:
-    """Tokenize text into shards with a manifest. Same files, same bytes out; nothing depends on time or place.
+    """Tokenize text into shards with a manifest. Same files, same bytes out; nothing depends on time, place or workers.
 
-    Every document is preceded by the end-of-text token. Of many documents (at least ``2 / val_fraction``) every
-    ``1 / val_fraction``-th is validation text; of few, the last ``val_fraction`` of each. The folder appears complete
-    or not at all: it is written under another name beside its place and renamed. Where the same data set is already in
-    place, it stays.
+    Text files are documents; JSONL (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) holds one in each line,
+    Parquet one in each row. Every document is preceded by the end-of-text token. Of many documents every
+    ``1 / val_fraction``-th is validation text; of few text files (less than ``2 / val_fraction``), the last
+    ``val_fraction`` of each. The folder appears complete or not at all: it is written under another name beside its
+    place and renamed. A process that was killed or interrupted left its work there, and the same call goes on from it.
+    Where the same data set is already in place, it stays.
 
     Args:
-        sources: see ``find_documents``; or one of them alone.
+        sources: see ``find_sources``; or one of them alone.
         out: folder to make.
-        tokenizer: name of the tokenizer.
+        tokenizer: name or path, see ``get_tokenizer``; its files are copied into the folder.
+        field: field of JSONL and column of Parquet with the text.
         val_fraction: share of validation text, at least 0 and below 1.
         shard_tokens: longest shard.
-        include: see ``find_documents``.
-        exclude: see ``find_documents``.
+        include: see ``find_sources``.
+        exclude: see ``find_sources``.
         force: replace a data set that is already in ``out``.
+        workers: threads that encode; 0 for one on each CPU.
         progress: called with bytes done and bytes in all.
+        report: told when work of an earlier process is taken up, and when it is kept for the next.
 
     Returns:
         The data set.
 
     Raises:
-        DataError: see ``find_documents``; or ``out`` holds something else.
+        DataError: see ``find_sources`` and ``read_records``; a split is empty; or ``out`` holds something else.
         InvalidInputError: an impossible value.
-        TokenizerError: unknown tokenizer.
+        TokenizerError: see ``get_tokenizer``; or text that the tokenizer can not encode.
         DataAccessError: the disk is full or the place not writable; nothing is left behind.
     """
     if not 0 <= val_fraction < 1:
         raise InvalidInputError(f"[prepare] expected 0 <= val_fraction < 1, got {val_fraction}")
     if not 1 <= shard_tokens < 2**31:
         raise InvalidInputError(f"[prepare] expected 1 <= shard_tokens < 2**31, got {shard_tokens}")
+    if workers < 0:
+        raise InvalidInputError(f"[prepare] expected workers of at least 0, got {workers}")
     encoder = get_tokenizer(tokenizer)
     target = Path(os.path.abspath(out))
+    named = [sources] if isinstance(sources, str | Path) else sources
     with _access_errors(target):
-        _clean_up(target)
-        existing = _existing_manifest(target)
-        documents = find_documents(
-            [sources] if isinstance(sources, str | Path) else sources, include=include, exclude=exclude
-        )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _building(target) as building:
-            _write(documents, building, encoder, val_fraction, shard_tokens, progress)
+        existing_manifest(target)
+        files = find_sources(named, include=include, exclude=exclude)
+        job = _Job(files, encoder, field, val_fraction, shard_tokens)
+        with open_building(target, job.to_json()) as building:
+            existing = existing_manifest(target)
+            manifest = _build(job, building, workers or available_cpus(), progress, report or (lambda _: None))
             if existing is None or force:
-                _move_into_place(building, target)
-            elif existing != (building / MANIFEST).read_bytes():
+                building.place(target)
+            elif existing != manifest:
                 message = f"[prepare] expected a new folder, got {target}, which holds another data set"
                 raise DataError(message + "; replace it with --force")
     return open_dataset(target)
@@ -157,163 +151,167 @@ def _access_errors(target: Path) -> Iterator[None]:
         if isinstance(cause, BlutrainError):
             raise
         place = target if cause.filename is None else cause.filename
-        message = (
-            f"[prepare] expected to read the text and to write {target}, got '{cause.strerror or cause}' for {place}"
-        )
-        error = DataAccessError(message + ": free space, check permissions, or choose another --out")
+        found = f"'{cause.strerror or cause}' for {place}"
+        message = f"[prepare] expected to read the text and to write {target}, got {found}: free space,"
+        error = DataAccessError(message + " check permissions, or choose another --out")
         error.errno = cause.errno
         raise error from cause
 
 
-@contextlib.contextmanager
-def _building(target: Path) -> Iterator[Path]:
-    """A folder beside ``target``, locked while this process writes it, and gone afterwards."""
-    building = target.parent / f".{target.name}.partial-{os.getpid()}"
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir()
-    descriptor = os.open(building, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield building
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _clean_up(target: Path) -> None:
-    """Remove what processes that were killed left beside ``target``; a data set that had made room comes back."""
-    if not target.parent.is_dir():
-        return
-    prefix = f".{target.name}."
-    for path in sorted(target.parent.iterdir()):
-        if path.name.startswith(f"{prefix}partial-") and path.is_dir() and not _is_locked(path):
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name.startswith(f"{prefix}replaced-") and path.is_dir():
-            if target.exists():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.rename(target)
-
-
-def _is_locked(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _scan(folder: Path, include: Sequence[str], exclude: Sequence[str]) -> list[Path]:
-    found = []
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not _matches(name, exclude)]
-        found += [Path(parent, name) for name in files if _matches(name, include) and not _matches(name, exclude)]
-    return sorted(path for path in found if path.is_file())
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _is_text(path: Path) -> bool:
-    empty = True
-    for piece in _pieces(path, 0, path.stat().st_size):
-        empty = False
-        if 0 in piece:
-            return False
-    return not empty
-
-
-def _pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        file.seek(begin)
-        while begin < end and (piece := file.read(min(_PIECE, end - begin))):
-            begin += len(piece)
-            yield piece
-
-
-def _existing_manifest(target: Path) -> bytes | None:
-    """The manifest of a data set that is already there, None when the place is free."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return None
-    if not target.is_dir() or not (target / MANIFEST).exists():
-        raise DataError(
-            f"[prepare] expected a new folder, got {target}, which holds something else; choose another --out"
-        )
-    return (target / MANIFEST).read_bytes()
-
-
-def _parts(documents: list[Document], val_fraction: float) -> Iterator[tuple[str, Document, int, int]]:
-    """Split, document, first byte, end byte."""
-    many = val_fraction > 0 and len(documents) * val_fraction >= 2
-    for index, document in enumerate(documents):
-        if many:
-            is_val = int((index + 1) * val_fraction) > int(index * val_fraction)
-            yield "val" if is_val else "train", document, 0, document.size
-        else:
-            cut = document.size - int(document.size * val_fraction)
-            yield "train", document, 0, cut
-            if cut < document.size:
-                yield "val", document, cut, document.size
-
-
-def _write(
-    documents: list[Document],
-    folder: Path,
-    tokenizer: Tokenizer,
-    val_fraction: float,
-    shard_tokens: int,
+def _build(
+    job: _Job,
+    building: Building,
+    workers: int,
     progress: Callable[[int, int], None] | None,
-) -> None:
-    total = sum(document.size for document in documents)
-    done = 0
-    counts = dict.fromkeys(SPLITS, 0)
-    separator = np.array([tokenizer.end_of_text], np.uint16)
-    with contextlib.ExitStack() as stack:
-        writers = {split: stack.enter_context(ShardWriter(folder, split, shard_tokens)) for split in SPLITS}
-        for split, document, begin, end in _parts(documents, val_fraction):
-            writers[split].append(separator)
-            counts[split] += 1
-            for piece in _pieces(document.path, begin, end):
-                writers[split].append(tokenizer.encode(piece))
-                done += len(piece)
+    report: Callable[[str], None],
+) -> bytes:
+    """Fill the folder; returns the manifest."""
+    written = _Writing(job, building, report)
+    try:
+        with written:
+            split = Split.of(job.files, job.val_fraction)
+            as_bytes = job.tokenizer.identity.kind == "bytes"
+            chunks = read_chunks(job.files, split, job.field, as_bytes=as_bytes, start=written.position)
+            for chunk, parts in _encoded(chunks, job.tokenizer, workers):
+                written.add(chunk, parts)
                 if progress is not None:
-                    progress(done, total)
-    manifest = {
+                    progress(chunk.done, job.total)
+    except KeyboardInterrupt:
+        if building.load() is not None:
+            report("interrupted: the same command continues from here")
+        raise
+    _check_splits(job, written.counts)
+    folder = building.path / TOKENIZER_FOLDER
+    folder.mkdir(exist_ok=True)
+    if not job.tokenizer.save(folder):
+        folder.rmdir()
+    manifest = json.dumps(_manifest(job, written), indent=1).encode() + b"\n"
+    with open(building.path / MANIFEST, "wb") as file:
+        file.write(manifest)
+        file.flush()
+        os.fsync(file.fileno())
+    return manifest
+
+
+class _Writing:
+    """The shards of both splits, and how far they have come.
+
+    A context manager: leaving it finishes the last shards.
+    """
+
+    def __init__(self, job: _Job, building: Building, report: Callable[[str], None]) -> None:
+        self._building = building
+        self._saved = time.monotonic()
+        state = building.load()
+        try:
+            self._restore(job, state or {})
+        except (OSError, ValueError, KeyError, TypeError):
+            state = None
+        if state is None:
+            building.clear()
+            self._restore(job, {})
+        else:
+            report(f"continuing what was interrupted, at {100 * state['done'] / job.total:.0f}%")
+
+    def _restore(self, job: _Job, state: Mapping[str, Any]) -> None:
+        shards, counts = state.get("shards", {}), state.get("counts", {})
+        self.position = Position(**state.get("position", {}))
+        self.counts = {split: _Counts(**counts.get(split, {})) for split in SPLITS}
+        self.writers = {
+            split: ShardWriter(self._building.path, split, job.shard_tokens, shards.get(split, ())) for split in SPLITS
+        }
+
+    def add(self, chunk: Chunk, parts: Mapping[str, tuple[NDArray[np.uint16], _Counts]]) -> None:
+        """Write a chunk's tokens, and now and then remember how far that was."""
+        for split, (tokens, counts) in parts.items():
+            self.writers[split].append(tokens)
+            self.counts[split].documents += counts.documents
+            self.counts[split].text_bytes += counts.text_bytes
+        self.position = chunk.after
+        if time.monotonic() - self._saved >= _JOURNAL_SECONDS:
+            state = {
+                "position": asdict(chunk.after),
+                "counts": {split: asdict(counts) for split, counts in self.counts.items()},
+                "shards": {split: writer.save() for split, writer in self.writers.items()},
+                "done": chunk.done,
+            }
+            self._building.save(state)
+            self._saved = time.monotonic()
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+        with contextlib.ExitStack() as stack:
+            for writer in self.writers.values():
+                stack.callback(writer.__exit__, kind, error, traceback)
+
+
+def _encoded(
+    chunks: Iterable[Chunk], tokenizer: Tokenizer, workers: int
+) -> Iterator[tuple[Chunk, dict[str, tuple[NDArray[np.uint16], _Counts]]]]:
+    """Chunks with their tokens, in order; a few are on their way at a time."""
+    pending: collections.deque[tuple[Chunk, Future[Any]]] = collections.deque()
+    with ThreadPoolExecutor(workers, "blutrain-encode") as pool:
+        try:
+            for chunk in chunks:
+                pending.append((chunk, pool.submit(_encode, tokenizer, chunk)))
+                if len(pending) > 2 * workers:
+                    done, future = pending.popleft()
+                    yield done, future.result()
+            for done, future in pending:
+                yield done, future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _encode(tokenizer: Tokenizer, chunk: Chunk) -> dict[str, tuple[NDArray[np.uint16], _Counts]]:
+    """Tokens of a chunk by split, an end-of-text token before every document."""
+    separator = np.array([tokenizer.end_of_text], np.uint16)
+    tokens: dict[str, list[NDArray[np.uint16]]] = {}
+    counts: dict[str, _Counts] = {}
+    for piece, encoded in zip(chunk.pieces, _encode_pieces(tokenizer, chunk), strict=True):
+        count = counts.setdefault(piece.split, _Counts())
+        count.documents += piece.begins
+        count.text_bytes += len(piece.text if isinstance(piece.text, bytes) else piece.text.encode())
+        tokens.setdefault(piece.split, []).extend((separator, encoded) if piece.begins else (encoded,))
+    return {split: (np.concatenate(parts), counts[split]) for split, parts in tokens.items()}
+
+
+def _encode_pieces(tokenizer: Tokenizer, chunk: Chunk) -> list[NDArray[np.uint16]]:
+    try:
+        return tokenizer.encode_batch([piece.text for piece in chunk.pieces])
+    except TokenizerError:
+        for piece in chunk.pieces:  # which one was it?
+            try:
+                tokenizer.encode(piece.text)
+            except TokenizerError as error:
+                raise TokenizerError(f"{error} (in {piece.place})") from error
+        raise
+
+
+def _check_splits(job: _Job, counts: Mapping[str, _Counts]) -> None:
+    if not counts["train"].text_bytes:
+        message = f"[prepare] expected training text, got none in {len(job.files)} file(s)"
+        raise DataError(message + f" with --val-fraction {job.val_fraction}: lower it, or add text")
+    if job.val_fraction and not counts["val"].text_bytes:
+        train = counts["train"]
+        message = f"[prepare] expected validation text, got none of {train.documents} document(s) with"
+        message += f" {train.text_bytes} bytes at --val-fraction {job.val_fraction}: raise it, add text,"
+        raise DataError(message + " or take --val-fraction 0 and train with train.eval_every=0")
+
+
+def _manifest(job: _Job, written: _Writing) -> dict[str, Any]:
+    return {
         "format": FORMAT,
-        "version": 1,
-        "tokenizer": tokenizer.identity.kind,
-        "vocab_size": tokenizer.vocab_size,
-        "end_of_text": tokenizer.end_of_text,
-        "bytes": total,
-        "documents": counts,
-        "tokens": {split: sum(count for _, count in writers[split].shards) for split in SPLITS},
+        "version": VERSION,
+        "tokenizer": job.tokenizer.identity.to_dict(),
+        "text_bytes": {split: written.counts[split].text_bytes for split in SPLITS},
+        "documents": {split: written.counts[split].documents for split in SPLITS},
+        "tokens": {split: sum(count for _, count in written.writers[split].shards) for split in SPLITS},
         "shards": [
             {"file": path.name, "split": split, "tokens": count, "sha256": file_digest(path)}
             for split in SPLITS
-            for path, count in writers[split].shards
+            for path, count in written.writers[split].shards
         ],
     }
-    with open(folder / MANIFEST, "w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _move_into_place(building: Path, target: Path) -> None:
-    if not target.exists() or not any(target.iterdir()):
-        building.rename(target)
-        return
-    replaced = target.parent / f".{target.name}.replaced-{os.getpid()}"
-    target.rename(replaced)
-    try:
-        building.rename(target)
-    except OSError:
-        replaced.rename(target)
-        raise
-    shutil.rmtree(replaced)

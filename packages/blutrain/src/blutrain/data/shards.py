@@ -6,7 +6,9 @@ The format of llm.c and of the modded-nanogpt data sets; their FineWeb shards wo
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -64,9 +66,19 @@ class ShardWriter:
     """Writes a stream of tokens as shards ``<split>_000000.bin``, ... of at most ``shard_tokens`` tokens.
 
     A context manager: leaving it finishes the last shard.
+
+    Args:
+        folder: where they are written.
+        split: first part of their names.
+        shard_tokens: longest shard.
+        state: what ``save`` of an earlier writer gave, to go on from there; what it wrote later is dropped.
+
+    Raises:
+        InvalidInputError: an impossible length.
+        OSError: the files that ``state`` speaks of are not there.
     """
 
-    def __init__(self, folder: str | Path, split: str, shard_tokens: int) -> None:
+    def __init__(self, folder: str | Path, split: str, shard_tokens: int, state: Sequence[int] = ()) -> None:
         if not 1 <= shard_tokens < 2**31:
             raise InvalidInputError(f"[prepare] expected 1 <= shard_tokens < 2**31, got {shard_tokens}")
         self._folder = Path(folder)
@@ -76,6 +88,8 @@ class ShardWriter:
         self._in_shard = 0
         self.shards: list[tuple[Path, int]] = []
         """Path and number of tokens of every finished shard."""
+        if state:
+            self._restore(state)
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -99,8 +113,7 @@ class ShardWriter:
         """
         while len(tokens):
             if self._file is None:
-                path = self._folder / f"{self._split}_{len(self.shards):06d}.bin"
-                self._file = open(path, "wb")  # noqa: SIM115 - it outlives this call
+                self._file = open(self._path(len(self.shards)), "wb")  # noqa: SIM115 - it outlives this call
                 self._file.write(bytes(HEADER_BYTES))
                 self._in_shard = 0
             part = tokens[: self._shard_tokens - self._in_shard]
@@ -109,6 +122,37 @@ class ShardWriter:
             tokens = tokens[len(part) :]
             if self._in_shard == self._shard_tokens:
                 self._finish_shard()
+
+    def save(self) -> list[int]:
+        """Bring everything to the disk.
+
+        Returns:
+            What another writer needs to go on from here: tokens of each finished shard, then of the unfinished one.
+        """
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return [*(count for _, count in self.shards), self._in_shard if self._file is not None else 0]
+
+    def _restore(self, state: Sequence[int]) -> None:
+        *finished, in_shard = state
+        self.shards = [(self._path(index), count) for index, count in enumerate(finished)]
+        for index, count in enumerate(state):
+            needed = HEADER_BYTES + 2 * count
+            if count and self._path(index).stat().st_size < needed:
+                raise OSError(errno.EIO, f"expected at least {needed} bytes", str(self._path(index)))
+        if in_shard:
+            self._file = open(self._path(len(finished)), "r+b")  # noqa: SIM115 - it outlives this call
+            self._file.truncate(HEADER_BYTES + 2 * in_shard)
+            self._file.seek(0, os.SEEK_END)
+            self._in_shard = in_shard
+        kept = {path.name for path, _ in self.shards} | ({Path(self._file.name).name} if self._file else set())
+        for path in self._folder.glob(f"{self._split}_*.bin"):
+            if path.name not in kept:
+                path.unlink()
+
+    def _path(self, index: int) -> Path:
+        return self._folder / f"{self._split}_{index:06d}.bin"
 
     def _finish_shard(self) -> None:
         if self._file is None:

@@ -22,6 +22,8 @@ END_OF_TEXT = "<|endoftext|>"
 """How the end-of-text token is shown."""
 MAX_VOCAB = 65536
 """Most ids of a tokenizer: shards hold uint16."""
+TOKENIZER_FILES = ("encoder.json", "vocab.bpe", "tokenizer.json", "tokenizer_config.json")
+"""Names of the files that ``Tokenizer.save`` writes."""
 NAMES = ("bytes", "gpt2")
 """Tokenizers that need no path."""
 

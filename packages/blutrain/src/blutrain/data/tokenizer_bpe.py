@@ -8,6 +8,7 @@ vocabulary is not in the order that it needs, by tokenizers, with the same token
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ INSTALL = "pip install 'blutrain[tokenizers]'"
 
 _LONGEST = 2**18  # tiktoken's matcher gives up on a million spaces in a row
 _Merge = tuple[str, str]
-_Engine = Callable[[str, bool], Sequence[int]]
+_Engine = Callable[[str, bool], NDArray[np.uint16]]
 
 
 class BpeTokenizer:
@@ -89,7 +90,7 @@ class BpeTokenizer:
             TokenizerError: it is no UTF-8, or half of a surrogate pair.
         """
         whole = as_text(text, self.identity.kind)
-        parts = [np.array(self._engine(part, special), np.uint16) for part in cut_text(whole, _LONGEST)]
+        parts = [self._engine(part, special) for part in cut_text(whole, _LONGEST)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
@@ -249,8 +250,9 @@ def _tiktoken_engine(ranks: dict[bytes, int], vocab: Mapping[str, int], end_of_t
     special = {end_of_text: vocab[end_of_text]}
     encoding = tiktoken.Encoding("blutrain", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
 
-    def encode(text: str, with_special: bool) -> Sequence[int]:
-        return encoding.encode(text, allowed_special="all") if with_special else encoding.encode_ordinary(text)
+    def encode(text: str, with_special: bool) -> NDArray[np.uint16]:
+        allowed: Any = "all" if with_special else set()
+        return encoding.encode_to_numpy(text, allowed_special=allowed, disallowed_special=()).astype(np.uint16)
 
     return encode
 
@@ -259,9 +261,8 @@ def _tokenizers_engine(vocab: Mapping[str, int], merges: Sequence[_Merge], end_o
     plain, special = (byte_level_bpe(vocab, merges, end_of_text) for _ in range(2))
     plain.encode_special_tokens = True  # as text
 
-    def encode(text: str, with_special: bool) -> Sequence[int]:
-        ids: Sequence[int] = (special if with_special else plain).encode(text, add_special_tokens=False).ids
-        return ids
+    def encode(text: str, with_special: bool) -> NDArray[np.uint16]:
+        return np.array((special if with_special else plain).encode(text, add_special_tokens=False).ids, np.uint16)
 
     return encode
 
@@ -304,7 +305,7 @@ def _split(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     limit = ranks[token]
     parts = [token[index : index + 1] for index in range(len(token))]
     while True:
-        joined = [ranks.get(left + right, limit) for left, right in zip(parts, parts[1:], strict=False)]
+        joined = [ranks.get(left + right, limit) for left, right in itertools.pairwise(parts)]
         lowest = min(joined, default=limit)
         if lowest >= limit:
             return parts

@@ -1,0 +1,207 @@
+"""Documents inside files: lines of JSONL (plain, gzip or Zstandard) and rows of Parquet, from any of them on."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from blutrain.data.sources import SourceFile
+from blutrain.errors import DataError
+
+MAX_RECORD = 2**26
+"""Most bytes of a line of JSONL: a line is in memory as a whole."""
+_BATCH_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """One document of a file of many."""
+
+    text: str
+    """What it says; not empty."""
+    place: str
+    """Where it is, for messages."""
+    index: int
+    """Its line or row, from 0."""
+    offset: int
+    """Byte of the uncompressed file at which its line begins; 0 in Parquet."""
+    done: int
+    """Bytes of the file that were read to get it, or about as many."""
+
+
+def read_records(file: SourceFile, field: str, index: int = 0, offset: int = 0) -> Iterator[Record]:
+    """The documents of a file, one after the other; those without text are left out.
+
+    Args:
+        file: JSONL or Parquet.
+        field: name of the JSON field or of the Parquet column with the text.
+        index: line or row to begin at.
+        offset: where that line begins.
+
+    Yields:
+        The documents.
+
+    Raises:
+        DataError: the file is damaged, the field is missing or no text, or a library is missing.
+        OSError: the file can not be read.
+    """
+    if file.kind == "parquet":
+        yield from _read_parquet(file, field, index)
+    else:
+        yield from _read_json_lines(file, field, index, offset)
+
+
+# ---- JSONL -------------------------------------------------------------------------------------------------------
+
+
+def _read_json_lines(file: SourceFile, field: str, index: int, offset: int) -> Iterator[Record]:
+    with open(file.path, "rb") as raw, _decompressed(file.path, raw) as stream:
+        _skip(stream, raw, offset)
+        while line := _read_line(stream, file.path, index):
+            text = _text_of_line(line, field, f"{file.path} line {index + 1}")
+            if text:
+                yield Record(text, f"{file.path} line {index + 1}", index, offset, min(raw.tell(), file.size))
+            index += 1
+            offset += len(line)
+
+
+@contextlib.contextmanager
+def _decompressed(path: Path, raw: BinaryIO) -> Iterator[BinaryIO]:
+    if path.suffix == ".gz":
+        with gzip.GzipFile(fileobj=raw) as stream:
+            yield stream  # type: ignore[misc]
+    elif path.suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError as error:
+            message = f"[prepare] expected the library zstandard to read {path}, got none: pip install 'blutrain[zstd]'"
+            raise DataError(message) from error
+        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
+        yield io.BufferedReader(_ZstdStream(reader, zstandard.ZstdError), 1 << 17)
+    else:
+        yield raw
+
+
+class _ZstdStream(io.RawIOBase):
+    """A reader of zstandard as a file of the standard library, whose errors are told as those of gzip."""
+
+    def __init__(self, reader: Any, error: type[Exception]) -> None:
+        self._reader, self._error = reader, error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return int(self._reader.readinto(buffer))
+        except self._error as error:
+            raise EOFError(str(error)) from error
+
+
+def _skip(stream: BinaryIO, raw: BinaryIO, offset: int) -> None:
+    if stream is raw:
+        stream.seek(offset)
+        return
+    while offset > 0 and (block := stream.read(min(offset, 1 << 20))):
+        offset -= len(block)
+
+
+def _read_line(stream: BinaryIO, path: Path, index: int) -> bytes:
+    try:
+        line = stream.readline(MAX_RECORD + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        message = f"[prepare] expected compressed lines in {path}, got damage after line {index}: {error}"
+        raise DataError(message + "; download it again") from error
+    if len(line) > MAX_RECORD:
+        message = f"[prepare] expected lines of at most {MAX_RECORD} bytes, got more in {path} line {index + 1}"
+        raise DataError(message + ": divide the document")
+    return line
+
+
+def _text_of_line(line: bytes, field: str, place: str) -> str:
+    if line.isspace():
+        return ""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        message = f"[prepare] expected an object in JSON in {place}, got {line[:40]!r} ({reason})"
+        raise DataError(message + "; repair or remove the line") from None
+    if not isinstance(record, dict):
+        raise DataError(f"[prepare] expected an object in JSON in {place}, got {type(record).__name__}")
+    if field not in record:
+        raise DataError(_no_field(field, record.keys(), place))
+    return _checked_text(record[field], field, place)
+
+
+# ---- Parquet -----------------------------------------------------------------------------------------------------
+
+
+def _read_parquet(file: SourceFile, field: str, index: int) -> Iterator[Record]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        message = f"[prepare] expected the library pyarrow to read {file.path}, got none"
+        raise DataError(message + ": pip install 'blutrain[parquet]'") from error
+    try:
+        with pyarrow.parquet.ParquetFile(file.path) as table:
+            _check_column(table.schema_arrow, field, file.path)
+            yield from _rows(table, file, field, index)
+    except pyarrow.ArrowException as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"[prepare] expected Parquet in {file.path}, got {reason}; download it again") from error
+
+
+def _check_column(schema: Any, field: str, path: Path) -> None:
+    if field not in schema.names:
+        raise DataError(_no_field(field, schema.names, str(path)))
+    kind = schema.field(field).type
+    kind = getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
+    if str(kind) not in ("string", "large_string", "string_view"):
+        message = f"[prepare] expected text in column {field!r} of {path}, got {kind}"
+        raise DataError(message + "; name another one with --field")
+
+
+def _rows(table: Any, file: SourceFile, field: str, index: int) -> Iterator[Record]:
+    """Row group by row group, of which only a few rows are Python's at a time."""
+    begin, total = 0, max(table.metadata.num_rows, 1)
+    for group in range(table.num_row_groups):
+        rows = table.metadata.row_group(group).num_rows
+        row, begin = begin, begin + rows
+        if begin <= index:
+            continue
+        batches = table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[field], use_threads=False)
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                if row >= index and text:
+                    place = f"{file.path} row {row + 1}"
+                    yield Record(_checked_text(text, field, place), place, row, 0, file.size * (row + 1) // total)
+                row += 1
+
+
+# ---- both --------------------------------------------------------------------------------------------------------
+
+
+def _no_field(field: str, names: Collection[str], place: str) -> str:
+    close = difflib.get_close_matches(field, names, n=1)
+    known = ", ".join(sorted(map(str, names))[:20]) or "nothing"
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    return f"[prepare] expected {field!r} in {place}, got {known}{hint}; name the field with --field"
+
+
+def _checked_text(value: object, field: str, place: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        message = f"[prepare] expected text as {field!r} in {place}, got {type(value).__name__}"
+        raise DataError(message + "; name another field with --field")
+    return value

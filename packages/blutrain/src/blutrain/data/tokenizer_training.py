@@ -1,0 +1,91 @@
+"""A byte-level BPE of one's own, trained by the library tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from blutrain.data.chunks import Position, Split, read_chunks
+from blutrain.data.sources import find_sources
+from blutrain.data.tokenizer import END_OF_TEXT, MAX_VOCAB, Tokenizer, as_text, get_tokenizer
+from blutrain.data.tokenizer_bpe import INSTALL
+from blutrain.data.tokenizer_file import save_tokenizer_json
+from blutrain.errors import DataError, InvalidInputError, TokenizerError
+
+_SMALLEST = 257  # every byte, and end-of-text
+
+
+def train_tokenizer(
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    vocab_size: int = 8192,
+    field: str = "text",
+    include: Sequence[str] = ("*",),
+    exclude: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Tokenizer:
+    """Train a byte-level BPE with GPT-2's way of cutting text. The same text gives the same tokenizer.
+
+    Args:
+        sources: as in ``prepare``.
+        out: folder for ``tokenizer.json``, which ``prepare`` and ``data.tokenizer`` take.
+        vocab_size: ids, with those of the 256 bytes and end-of-text (id 0); text with few different words gives fewer.
+        field: as in ``prepare``.
+        include: as in ``prepare``.
+        exclude: as in ``prepare``.
+        progress: called with bytes read and bytes in all.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        DataError: see ``prepare``; or ``out`` holds something already.
+        InvalidInputError: an impossible size.
+        TokenizerError: tokenizers is not installed, or the text is no UTF-8.
+    """
+    if not _SMALLEST <= vocab_size <= MAX_VOCAB:
+        message = f"[train-tokenizer] expected a vocabulary of {_SMALLEST} to {MAX_VOCAB} ids, got {vocab_size}"
+        raise InvalidInputError(message)
+    try:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    except ImportError as error:
+        raise TokenizerError(f"[train-tokenizer] expected the library tokenizers, got none: {INSTALL}") from error
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"[train-tokenizer] expected a new folder, got {folder}; choose another --out or remove it")
+    texts = _texts([sources] if isinstance(sources, str | Path) else sources, field, include, exclude, progress)
+    engine = Tokenizer(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    engine.train_from_iterator(texts, trainer)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tokenizer_json(folder, engine, END_OF_TEXT)
+    return get_tokenizer(folder)
+
+
+def _texts(
+    sources: Sequence[str | Path],
+    field: str,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[str]:
+    """Pieces of all documents. What is wrong with the sources is told before the first is asked for."""
+    files = find_sources(sources, include=include, exclude=exclude)
+    total = sum(file.size for file in files)
+
+    def read() -> Iterator[str]:
+        for chunk in read_chunks(files, Split(0.0, True), field, as_bytes=False, start=Position()):
+            for piece in chunk.pieces:
+                yield as_text(piece.text, piece.place)
+            if progress is not None:
+                progress(chunk.done, total)
+
+    return read()
