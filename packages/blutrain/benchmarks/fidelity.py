@@ -1,10 +1,12 @@
 """Trains GPT-2 124M from one initialisation on the same batches, ours and PyTorch's, and compares validation losses.
 
     python packages/blutrain/benchmarks/fidelity.py --text FOLDER --vocabulary FOLDER [--precision tf32 bf16]
-        [--steps 500] [--out FILE.json] [--plot FILE.png]
+        [--steps 500] [--learning-rate 6e-4] [--out FILE.json] [--plot FILE.png]
+    python packages/blutrain/benchmarks/fidelity.py --curves FILE.json --plot FILE.png     what --out wrote, drawn
 
-Three runs per precision: ours, PyTorch with one attention backend, and PyTorch with another, which differs in the order
-of its reductions and in nothing else. Ours is as close to PyTorch as PyTorch is to itself when the largest gap of
+Three runs per precision: ours, PyTorch with one attention backend, and PyTorch with another, which differs in the
+order of its reductions and in nothing else. Training is chaotic: a rounding grows from step to step, the faster the
+higher the learning rate is for the batch. Ours is as close to PyTorch as PyTorch is to itself when the largest gap of
 validation loss between ours and the first is at most 1.5 times that between the two. Tokens are never repeated.
 
 ``--text`` is any folder of text (files ``*.py``, ``*.txt``, ``*.rst``, ``*.md``, ``*.h``) with some 9 million GPT-2
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -41,6 +44,7 @@ from blutrain.trainer import Trainer
 BATCH, CONTEXT = 16, 1024
 CHECKPOINTS = 25
 VAL_BATCHES = 8
+LEARNING_RATE = 6e-4
 SUFFIXES = (".py", ".txt", ".rst", ".md", ".h")
 BACKENDS = {"tf32": (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH),
             "bf16": (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)}  # fmt: skip
@@ -48,40 +52,57 @@ BACKENDS = {"tf32": (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH),
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--vocabulary", type=Path, required=True)
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--vocabulary", type=Path)
     parser.add_argument("--precision", nargs="+", choices=list(BACKENDS), default=list(BACKENDS))
     parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--curves", type=Path, help="draw these instead of training")
     arguments = parser.parse_args()
-    curves: dict[str, dict[str, list[float]]] = {}
+    if arguments.curves:
+        entries = json.loads(arguments.curves.read_text())
+        curves = {entry["work"].removesuffix(".max_val_loss_gap"): entry["losses"] for entry in entries}
+        draw(curves, entries[0]["steps"], arguments.plot)
+        return
+    if not (arguments.text and arguments.vocabulary):
+        parser.error("expected --text and --vocabulary, or --curves")
+    curves = {}
     entries = []
     with tempfile.TemporaryDirectory() as folder:
         needed = arguments.steps * BATCH * CONTEXT + 1
         tokenize(arguments.text, arguments.vocabulary, Path(folder), needed, VAL_BATCHES * BATCH * CONTEXT + 1)
         for precision in arguments.precision:
-            config = run_config(folder, precision, arguments.steps)
+            config = run_config(folder, precision, arguments.steps, arguments.learning_rate)
             losses, initial = train_ours(config, Path(folder) / f"run-{precision}")
             runs = {"ours": losses}
             for backend in BACKENDS[precision]:
                 name = f"torch {backend.name.lower()}"
                 runs[name] = train_torch(config, initial, backend)
                 print(precision, name, [round(loss, 4) for loss in runs[name]], flush=True)
-            curves[precision] = runs
             ours, first, second = (np.array(values) for values in runs.values())
             gap, peers = float(np.abs(ours - first).max()), float(np.abs(first - second).max())
             print(
                 f"{precision}: largest gap {gap:.2e}, between the peers {peers:.2e}, ratio {gap / peers:.2f}",
                 flush=True,
             )
-            work = f"fidelity.124M.{precision}.max_val_loss_gap"
+            rate = "" if arguments.learning_rate == LEARNING_RATE else f".lr{arguments.learning_rate:g}"
+            work = f"fidelity.124M.{precision}{rate}"
+            curves[work] = runs
             entries.append(
-                entry(work, gap, peers, f"torch {torch.__version__}, two attention backends", "lower", gpu=True)
+                entry(
+                    f"{work}.max_val_loss_gap",
+                    gap,
+                    peers,
+                    f"torch {torch.__version__}, two attention backends",
+                    "lower",
+                    gpu=True,
+                )
             )
             entries[-1] |= {"steps": arguments.steps, "tokens": needed - 1, "losses": runs}
-    if arguments.out:
-        save(entries, arguments.out)
+            if arguments.out:
+                save(entries, arguments.out)
     if arguments.plot:
         draw(curves, arguments.steps, arguments.plot)
 
@@ -115,10 +136,10 @@ def tokenize(text: Path, vocabulary: Path, folder: Path, train: int, val: int) -
             writer.append(part)
 
 
-def run_config(folder: str, precision: str, steps: int) -> Config:
+def run_config(folder: str, precision: str, steps: int, learning_rate: float) -> Config:
     """GPT-2 124M with a warm-up and a cosine, its tokens in order."""
     base = TrainWork("124M", CONTEXT, BATCH, precision, "cuda").config(folder, 0)
-    schedule = ScheduleConfig(kind="cosine", learning_rate=6e-4, warmup_steps=50)
+    schedule = ScheduleConfig(kind="cosine", learning_rate=learning_rate, warmup_steps=50)
     train = replace(base.train, steps=steps)
     data = replace(base.data, shuffle=False, tokenizer="gpt2")
     return replace(base, schedule=schedule, train=train, data=data)
@@ -132,6 +153,7 @@ def chunks(steps: int) -> Iterator[tuple[int, int]]:
 
 def train_ours(config: Config, folder: Path) -> tuple[list[float], dict[str, np.ndarray[Any, Any]]]:
     """Validation losses, and the float32 weights that the run began with."""
+    folder.mkdir()
     trainer = Trainer(config, Recorder(folder))
     masters = trainer.optimizer.state_dict()
     initial = {
@@ -205,12 +227,12 @@ def draw(curves: dict[str, dict[str, list[float]]], steps: int, path: Path) -> N
     figure = Figure(figsize=(5 * len(curves), 6), layout="constrained")
     axes = figure.subplots(2, len(curves), squeeze=False)
     x = [first + count for first, count in chunks(steps)]
-    for column, (precision, runs) in enumerate(curves.items()):
+    for column, (work, runs) in enumerate(curves.items()):
         reference = np.array(list(runs.values())[1])
         for name, losses in runs.items():
             axes[0, column].plot(x, losses, label=name)
             axes[1, column].semilogy(x, np.maximum(np.abs(np.array(losses) - reference), 1e-7), label=name)
-        axes[0, column].set(title=f"GPT-2 124M, {precision}", ylabel="validation loss")
+        axes[0, column].set(title=work, ylabel="validation loss")
         axes[1, column].set(xlabel="step", ylabel="gap to the first peer")
         axes[0, column].legend()
     path.parent.mkdir(parents=True, exist_ok=True)
