@@ -20,7 +20,7 @@ from typing import Any
 from blutrain.benchmark import compare, format_table, peer_command, run_ours, save
 from blutrain.benchmark.works import TRAIN_WORKS, select
 
-WARMUP, STEPS, THREADS = 5, 12, 4
+WARMUP, STEPS, THREADS = 5, 24, 4
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
             ours = [run_ours(work.name, THREADS, STEPS, WARMUP) for _ in range(options.rounds)]
             theirs = [finish(gate, peers[gate]) for gate in peers if gate.name.startswith(f"{work.name}.")]
             entries += compare(work, ours, theirs, THREADS)
-            print(format_table(entries[-4:]), flush=True)
+            print(format_table(entries[-5:]), flush=True)
             if options.out is not None:
                 save(entries, options.out)
 

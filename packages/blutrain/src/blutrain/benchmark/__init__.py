@@ -160,6 +160,8 @@ def compare(work: TrainWork, ours: list[Entry], theirs: list[Entry], threads: in
     if gpu is not None:
         host = median(ours, "host_us_per_step")
         entries.append(_entry(f"{work.name}.host_us", host, None, None, "lower", threads, gpu))
+        reserved = median(ours, "reserved_over_live")
+        entries.append(_entry(f"{work.name}.reserved_over_live", reserved, None, None, "lower", threads, gpu))
     return entries
 
 
