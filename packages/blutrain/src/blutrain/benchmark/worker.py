@@ -45,8 +45,8 @@ def measure(work: TrainWork, threads: int, steps: int, warmup: int) -> dict[str,
     """Median speed of steps, peak memory, and how well the arena is packed.
 
     On a CPU single steps are timed, and memory is the resident set of this process. On a GPU twelve steps at a
-    time are timed in the native loop (training runs half a second of them), and memory is what our pool reserved at most during
-    the timed steps.
+    time are timed in the native loop (training runs half a second of them), and memory is what our pool reserved
+    at most during the timed steps.
 
     Args:
         work: what to train.
