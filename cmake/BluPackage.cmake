@@ -165,6 +165,12 @@ function(blu_native_library name)
   # Wheels hold no symbolic links (each would be one more full copy): one file, named as its SONAME.
   set_target_properties(${name} PROPERTIES SOVERSION ${ABI_MAJOR} VERSION ${ABI_MAJOR} INSTALL_RPATH "${rpath}")
 
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Conversions of _Float16 are in libgcc_s from GCC 12 on; from the static part of libgcc, wheels run on older systems.
+    # The unwinder stays the shared one of the process.
+    target_link_libraries(${name} PRIVATE gcc)
+  endif()
+
   set(generated "${CMAKE_CURRENT_BINARY_DIR}/generated")
   string(APPEND config "include(\"\${CMAKE_CURRENT_LIST_DIR}/${name}-targets.cmake\")\n")
   file(CONFIGURE OUTPUT "${generated}/${name}-config.cmake" CONTENT "${config}" @ONLY)

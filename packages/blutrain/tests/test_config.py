@@ -151,7 +151,8 @@ def test_absurd_integers_name_the_largest_value() -> None:
 def test_no_value_crashes_the_judge(key: str) -> None:
     section, name = key.split(".")
     kind = type(getattr(getattr(Config(), section), name))
-    for value in {int: (-1, 0, 2**62 + 1, 2**63 - 1), float: (-1.0, 0.0, 1e300), bool: (True,), str: ("", "x")}[kind]:
+    numbers = {int: (-1, 0, 2**62 + 1, 2**63 - 1), float: (-1.0, 0.0, 1e300), bool: (True,)}
+    for value in (numbers | {str: ("", "x"), tuple: ((), ("x",))})[kind]:
         tree = config_to_dict(Config())
         tree[section][name] = value
         assert isinstance(find_problems(config_from_dict(tree)), list)

@@ -27,20 +27,27 @@ class RandomSource:
 
 
 @pytest.mark.parametrize(
-    ("model", "batch"),
+    ("model", "batch", "accumulation"),
     [
-        (ModelConfig(layers=4, heads=4, channels=128, context=128), 4),
-        (ModelConfig(layers=2, heads=2, channels=64, context=64, vocab_size=4000), 4),
-        (ModelConfig(layers=3, heads=2, channels=96, context=96, vocab_size=300, tied_head=False), 3),
+        (ModelConfig(layers=4, heads=4, channels=128, context=128), 4, 1),
+        (ModelConfig(layers=4, heads=4, channels=128, context=128), 4, 2),
+        (ModelConfig(layers=2, heads=2, channels=64, context=64, vocab_size=4000), 4, 1),
+        (ModelConfig(layers=3, heads=2, channels=96, context=96, vocab_size=300, tied_head=False), 3, 1),
+        (ModelConfig(layers=3, heads=2, channels=96, context=96, vocab_size=300, tied_head=False), 3, 3),
+        # Gradients take more than the activations.
+        (ModelConfig(layers=4, heads=2, channels=256, context=16, vocab_size=300), 2, 1),
     ],
 )
-def test_the_estimate_is_within_a_fifth_of_the_arena(model: ModelConfig, batch: int) -> None:
+def test_the_estimate_is_within_a_fifth_of_the_arena(model: ModelConfig, batch: int, accumulation: int) -> None:
     gpt = GPT(model)
-    step = TrainingStep(gpt, bt.optim.AdamW(gpt.parameter_groups(0.1)), accumulation=1, clip_norm=1.0)
+    step = TrainingStep(gpt, bt.optim.AdamW(gpt.parameter_groups(0.1)), accumulation=accumulation, clip_norm=1.0)
     step.run(RandomSource(batch, model.context, model.vocab_size), np.full(2, 1e-3))  # type: ignore[arg-type]
-    config = Config(model=model, train=TrainConfig(micro_batch=batch))
+    global_batch = accumulation * batch * model.context
+    config = Config(model=model, train=TrainConfig(micro_batch=batch, global_batch_tokens=global_batch))
     estimate = estimate_memory(config)
-    assert estimate.parameters == 4 * sum(parameter.size for parameter in gpt.parameters())
+    weights = 4 * sum(parameter.size for parameter in gpt.parameters())
+    assert (estimate.parameters, estimate.gradients) == (weights, 0 if accumulation == 1 else weights)
+    assert (sum(p.grad is not None for p in gpt.parameters()) > 0) == (accumulation > 1)
     assert estimate.activations == pytest.approx(step.family.memory["arena_bytes"], rel=0.2)
     # DESIGN 4: the arena is within a few percent of what lives at once
     assert step.family.memory["arena_bytes"] <= 1.05 * step.family.memory["peak_live_bytes"]

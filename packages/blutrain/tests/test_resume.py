@@ -51,6 +51,10 @@ class Lines:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
+    warning = line
+
+    def section(self, *_: Any) -> None: ...
+
     def start(self, *_: Any) -> None: ...
 
     def progress(self, *_: Any) -> None: ...

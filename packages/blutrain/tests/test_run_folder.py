@@ -206,7 +206,7 @@ def test_a_recorder_that_was_closed_goes_on_and_takes_nothing_back(tmp_path: Pat
 
 
 def test_without_tensorboard_there_is_no_folder_of_it(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, tensorboard=False)
+    recorder = Recorder(tmp_path, loggers=[])
     record(recorder, 1, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "samples.txt"]
 

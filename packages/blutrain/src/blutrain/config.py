@@ -151,8 +151,14 @@ class RunConfig:
 
     folder: str = "runs/latest"
     """Folder of configuration, metrics, checkpoints and samples."""
-    tensorboard: bool = True
-    """Whether TensorBoard events are written beside ``metrics.jsonl``."""
+    name: str = ""
+    """Name of the run in trackers and plots; empty takes the folder's name."""
+    loggers: tuple[str, ...] = ("tensorboard",)
+    """Where scalars go besides ``metrics.jsonl``: ``tensorboard`` (files in the run folder), ``wandb`` (Weights &
+    Biases) and ``mlflow``, each through its own library and that library's own settings. One that fails is told of once
+    and left out; it never stops the run."""
+    project: str = "blutrain"
+    """Project of Weights & Biases, experiment of MLflow."""
 
 
 @dataclass(frozen=True)

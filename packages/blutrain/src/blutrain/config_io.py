@@ -43,7 +43,8 @@ def load_config(
     Args:
         path: TOML file.
         preset: name of a preset.
-        settings: ``key=value`` texts; the value is TOML, or plain text where the key is text.
+        settings: ``key=value`` texts; the value is TOML, or plain text where the key is text or a list of texts
+            (then with commas between them).
         base: configuration to start from in place of the defaults.
 
     Returns:
@@ -99,8 +100,11 @@ def config_from_dict(tree: Mapping[str, Any]) -> Config:
 
 
 def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """The tree as plain dictionaries, complete, in the order of declaration."""
-    return dataclasses.asdict(config)
+    """The tree as plain dictionaries and lists, complete, in the order of declaration."""
+    return {
+        section: {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        for section, values in dataclasses.asdict(config).items()
+    }
 
 
 def config_to_toml(config: Config) -> str:
@@ -202,7 +206,12 @@ def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem])
             continue
         if wanted is float and type(value) is int:
             value = float(value)
-        if type(value) is not wanted:  # exact: a bool is an int to Python, never to a configuration
+        if wanted == _TEXTS:
+            value = _as_texts(value)
+            if value is None or not all(map(_is_utf8, value)):
+                problems.append(Problem(key, f"expected {_TYPE_NAMES[wanted]}, got {values[key]!r}"))
+                continue
+        elif type(value) is not wanted:  # exact: a bool is an int to Python, never to a configuration
             problems.append(Problem(key, f"expected {_TYPE_NAMES[wanted]}, got {value!r}"))
             continue
         if wanted is str and not _is_utf8(value):
@@ -212,6 +221,14 @@ def _replace(config: Config, values: Mapping[str, Any], problems: list[Problem])
         changes.setdefault(section, {})[name] = value
     sections = {name: dataclasses.replace(getattr(config, name), **new) for name, new in changes.items()}
     return dataclasses.replace(config, **sections)
+
+
+def _as_texts(value: Any) -> tuple[str, ...] | None:
+    """A list of texts, or one text with commas between them, which spares a command line its quotes."""
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    whole = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    return tuple(value) if whole else None
 
 
 def _is_utf8(text: str) -> bool:
@@ -227,4 +244,11 @@ def _shortened(value: int) -> str:
     return digits if len(digits) <= 40 else f"{digits[:20]}... ({value.bit_length()} bits)"
 
 
-_TYPE_NAMES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+_TEXTS = tuple[str, ...]
+_TYPE_NAMES: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    _TEXTS: "a list of texts",
+}

@@ -1,6 +1,7 @@
 """What a person sees of a run: lines of text, and a progress bar with loss, speed and time left.
 
-On a terminal the bar is redrawn in place; elsewhere (a log file, a CI job) a line is printed every few seconds.
+On a terminal the bar is redrawn in place; elsewhere (a log file, a CI job) a line is printed every few seconds, and
+nothing but text is written.
 """
 
 from __future__ import annotations
@@ -8,11 +9,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+Rows = Sequence[tuple[str, str]]
+"""A name and what there is to say of it; a text may have several lines."""
+
+_NAME_WIDTH = 11
 
 
 class Reporter(Protocol):
@@ -20,6 +28,14 @@ class Reporter(Protocol):
 
     def line(self, text: str) -> None:
         """Say something that stays on the screen."""
+        ...
+
+    def warning(self, text: str) -> None:
+        """Say something that a person who wants to hear nothing has to know all the same."""
+        ...
+
+    def section(self, title: str, rows: Rows) -> None:
+        """Show facts under a title."""
         ...
 
     def start(self, first_step: int, steps: int) -> None:
@@ -41,6 +57,12 @@ class SilentReporter:
     def line(self, text: str) -> None:
         """Nothing."""
 
+    def warning(self, text: str) -> None:
+        """Nothing."""
+
+    def section(self, title: str, rows: Rows) -> None:
+        """Nothing."""
+
     def start(self, first_step: int, steps: int) -> None:
         """Nothing."""
 
@@ -57,11 +79,13 @@ class ConsoleReporter:
     Args:
         stream: standard error by default, so that results on standard output stay clean.
         interval: seconds between progress lines where the stream is no terminal.
+        quiet: whether only warnings are written.
     """
 
-    def __init__(self, stream: TextIO | None = None, interval: float = 5.0) -> None:
+    def __init__(self, stream: TextIO | None = None, interval: float = 5.0, *, quiet: bool = False) -> None:
         self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
         self._interval = interval
+        self._quiet = quiet
         self._progress: Progress | None = None
         self._steps = 0
         self._last_line = 0.0
@@ -76,14 +100,32 @@ class ConsoleReporter:
 
     def line(self, text: str) -> None:
         """Print a line, above the bar when there is one."""
+        if not self._quiet:
+            self._print(Text(text))
+
+    def warning(self, text: str) -> None:
+        """Print a line, also when quiet."""
+        self._print(Text(text, style="yellow"))
+
+    def section(self, title: str, rows: Rows) -> None:
+        """Print a title and a line per row; further lines of a text stand below its first."""
+        if self._quiet:
+            return
+        block = Text(title, style="bold")
+        for name, text in rows:
+            block.append(f"\n  {name:<{_NAME_WIDTH}} ", style="cyan")
+            block.append(text.replace("\n", "\n" + " " * (_NAME_WIDTH + 3)), style="not bold")
+        self._print(block)
+
+    def _print(self, text: Text) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed must not keep the run from saving
-            (self._progress.console if self._progress else self._console).print(text, markup=False)
+            (self._progress.console if self._progress else self._console).print(text)
 
     def start(self, first_step: int, steps: int) -> None:
         """Show the bar."""
         self._steps = steps
         self._last_line = time.monotonic()
-        if not self._console.is_terminal:
+        if self._quiet or not self._console.is_terminal:
             return
         self._progress = Progress(
             TextColumn("training"),

@@ -46,11 +46,12 @@ class MemoryEstimate:
     parameters: int
     """Weights that the model computes with."""
     gradients: int
-    """float32 gradients."""
+    """float32 gradients that outlive a micro-step; 0 where a step is one micro-batch."""
     optimizer: int
     """Two float32 moments, and in ``bf16`` the float32 master weights."""
     activations: int
-    """What forward keeps for backward, and the scratch of the head: the arena of the captured step."""
+    """The arena of the captured step: what forward keeps for backward, the scratch of the head, and in a step of one
+    micro-batch the gradients, which take the place of activations that backward has used."""
     snapshot: int = 0
     """Copy of weights and moments that a checkpoint is written from behind the loop."""
     process: int = 0
@@ -59,14 +60,23 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """Sum of all parts."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.snapshot + self.process
+        return self.states + self.activations + self.snapshot + self.process
+
+    @property
+    def states(self) -> int:
+        """What stays from step to step."""
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def state_names(self) -> str:
+        """What ``states`` consists of."""
+        return "weights, gradients and moments" if self.gradients else "weights and moments"
 
     def __str__(self) -> str:
-        mebibyte = 2**20
-        states = self.parameters + self.gradients + self.optimizer
+        mebibyte, states = 2**20, self.states
         snapshot = f"snapshot {self.snapshot / mebibyte:,.0f} MiB, " if self.snapshot else ""
         return (
-            f"{self.total / mebibyte:,.0f} MiB (weights, gradients and moments {states / mebibyte:,.0f} MiB, "
+            f"{self.total / mebibyte:,.0f} MiB ({self.state_names} {states / mebibyte:,.0f} MiB, "
             f"activations {self.activations / mebibyte:,.0f} MiB, {snapshot}process {self.process / mebibyte:,.0f} MiB)"
         )
 
@@ -103,9 +113,14 @@ def estimate_memory(config: Config, *, cuda: bool = False) -> MemoryEstimate:
     rows = model.padded_vocab_size
     chunk = min(element * rows * tokens, _HEAD_CHUNK_BYTES_CUDA if cuda else _HEAD_CHUNK_BYTES)
     activations = element * tokens * per_token + 4 * rows * model.channels + chunk
+    gradients = 4 * count
+    if config.accumulation_steps() == 1:
+        # All gradients are there when backward ends; by then the blocks have left nothing else.
+        at_the_end = gradients + element * tokens * model.channels * _CHANNELS_OUTSIDE
+        activations, gradients = max(activations, at_the_end), 0
     return MemoryEstimate(
         parameters=element * count,
-        gradients=4 * count,
+        gradients=gradients,
         optimizer=(12 if half else 8) * count,
         activations=activations,
         # A GPU's state is copied to the host, which is not the memory that is short.

@@ -7,20 +7,24 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from blutrain.config import Config
-from blutrain.config_io import config_to_toml, load_config, with_absolute_paths
+from blutrain.config_io import config_to_dict, config_to_toml, load_config, with_absolute_paths
 from blutrain.console import Reporter, SilentReporter
 from blutrain.data.dataset import Dataset
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.devices import resolve_device
 from blutrain.errors import ConfigFileNotFoundError, InvalidInputError, TokenizerError
+from blutrain.flops import MemoryEstimate
+from blutrain.loggers import RunLogger, make_loggers
 from blutrain.memory import check_memory
+from blutrain.overview import configuration, facts, outcome_rows, plan
 from blutrain.recorder import Recorder
 from blutrain.run_folder import NothingToResumeError, RunFolder, RunPaths
 from blutrain.run_tokenizer import keep_tokenizer
-from blutrain.trainer import Trainer, TrainResult, summary
+from blutrain.trainer import Trainer, TrainResult
 from blutrain.validation import open_checked
 
 
@@ -85,32 +89,74 @@ def open_run(
         raise InvalidInputError("[train] expected --resume or --overwrite, got both")
     reporter = reporter or SilentReporter()
     dataset = open_checked(config)
-    for line in check_memory(config, resolve_device(config)):
-        reporter.line(line)
+    device = resolve_device(config)
+    estimate = check_memory(config, device)
     name = config.run.folder
     with RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite) as folder:
-        recorder = Recorder(folder, tensorboard=config.run.tensorboard)
+        reporter.section("configuration", configuration(config))
+        reporter.section("run", plan(config, dataset, device, estimate))
+        recorder = Recorder(folder, loggers=_loggers(config, folder), warn=reporter.warning)
         tokenizer = _tokenizer(config, dataset, folder, reporter)
         trainer = Trainer(config, recorder, reporter, dataset=dataset, tokenizer=tokenizer)
         if resume:
             step = trainer.resume()
             if not step and folder.had_checkpoints():
                 raise NothingToResumeError(folder.checkpoints)
-            recorder.resume_at(step)
+            trainer.progress.seconds = recorder.resume_at(step)
             reporter.line(f"resuming at step {step}" if step else "nothing to resume: starting at step 0")
         folder.write_config(config_to_toml(with_absolute_paths(config)))
         trainer.first_checkpoint = lambda: _has_checkpoint(folder, trainer)
         folder.log_event("resumed" if trainer.progress.step else "started", step=trainer.progress.step)
+        ending = _Ending(folder, trainer, estimate, reporter)
         try:
+            recorder.begin()
             yield trainer
         except BaseException as error:
-            with contextlib.suppress(OSError):  # a full disk must not hide what happened
-                message = f"{type(error).__name__}: {error}"
-                folder.log_event("failed", level="error", step=trainer.progress.step, error=message)
+            ending.failed(error)
             raise
+        else:
+            ending.done()
         finally:
             recorder.close()
-        folder.log_event("ended", step=trainer.progress.step)
+
+
+class _Ending:
+    """Tells how a run ended: a person, the loggers, and ``log.jsonl``."""
+
+    def __init__(self, folder: RunFolder, trainer: Trainer, estimate: MemoryEstimate, reporter: Reporter) -> None:
+        self._folder, self._trainer, self._estimate, self._reporter = folder, trainer, estimate, reporter
+        self._begin = time.perf_counter()
+
+    def done(self) -> None:
+        """The last step was done, or a signal asked to stop."""
+        finished = self._trainer.progress.step >= self._trainer.config.train.steps
+        self._tell("finished" if finished else "interrupted")
+
+    def failed(self, error: BaseException) -> None:
+        """An error ends the run; nothing here may hide it."""
+        interrupted = isinstance(error, KeyboardInterrupt)
+        why = "" if interrupted else " ".join(f"{type(error).__name__}: {error}".split())
+        with contextlib.suppress(Exception):  # a full disk, or a device that is lost
+            self._tell("interrupted" if interrupted else "failed", why)
+
+    def _tell(self, status: str, why: str = "") -> None:
+        trainer = self._trainer
+        trainer.tally.places = trainer.recorder.places()
+        trainer.recorder.close(status)
+        outcome = replace(trainer.outcome(status, why), seconds=time.perf_counter() - self._begin)
+        self._reporter.section("overview", outcome_rows(trainer.config, outcome, trainer.tally, self._estimate))
+        level = "error" if why else "info"
+        self._folder.log_event(_EVENTS[status], level=level, step=outcome.step, **facts(outcome))
+
+
+_EVENTS = {"finished": "ended", "interrupted": "ended", "failed": "failed"}
+"""Name in ``log.jsonl`` of each way to end."""
+
+
+def _loggers(config: Config, folder: RunFolder) -> list[RunLogger]:
+    run = config.run
+    shown = config_to_dict(with_absolute_paths(config))
+    return make_loggers(run.loggers, folder, name=run.name, project=run.project, config=shown)
 
 
 def _tokenizer(config: Config, dataset: Dataset, folder: RunFolder, reporter: Reporter) -> Tokenizer | None:
@@ -144,13 +190,5 @@ def train(
     Raises:
         BlutrainError: see ``open_run`` and ``Trainer.run``; the newest good checkpoint is never lost.
     """
-    told = reporter or SilentReporter()
-    with open_run(config, resume=resume, overwrite=overwrite, reporter=told) as trainer:
-        for line in trainer.describe():
-            told.line(line)
-        begin = time.perf_counter()
-        result = trainer.run()
-        for line in trainer.memory_report():
-            told.line(line)
-        told.line(("" if result.exit_code == 0 else "stopped: ") + summary(result, time.perf_counter() - begin))
-    return result
+    with open_run(config, resume=resume, overwrite=overwrite, reporter=reporter) as trainer:
+        return trainer.run()

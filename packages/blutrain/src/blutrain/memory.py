@@ -16,7 +16,7 @@ _CERTAIN = 0.8
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def check_memory(config: Config, device: RunDevice) -> list[str]:
+def check_memory(config: Config, device: RunDevice) -> MemoryEstimate:
     """Compare the estimate of a run's peak with the memory limit and with the memory of the machine or the GPU.
 
     Args:
@@ -24,13 +24,13 @@ def check_memory(config: Config, device: RunDevice) -> list[str]:
         device: where it is to run.
 
     Returns:
-        The estimate as a line for people.
+        The estimate.
 
     Raises:
         NotEnoughMemoryError: it does not fit for certain; the message says what to lower.
     """
     estimate = estimate_memory(config, cuda=device.is_cuda)
-    tensors = _states(estimate) + int(_CERTAIN * estimate.activations)
+    tensors = estimate.states + int(_CERTAIN * estimate.activations)
     limit = int(config.train.memory_limit_gib * _GIB)
     if limit and tensors > limit:
         raise _too_large(config, estimate, limit, f"train.memory_limit_gib = {config.train.memory_limit_gib:g}")
@@ -38,7 +38,7 @@ def check_memory(config: Config, device: RunDevice) -> list[str]:
     if there is not None and tensors + estimate.snapshot + estimate.process > there:
         whose = device.name if device.is_cuda else "this machine"
         raise _too_large(config, estimate, there, f"{whose}'s {there / _GIB:,.1f} GiB")
-    return [f"memory    estimated peak {estimate}"]
+    return estimate
 
 
 def machine_memory() -> int | None:
@@ -73,14 +73,10 @@ def smaller_model(config: Config) -> str:
     return f"lower model.layers, now {model.layers}, model.channels, now {model.channels}, or {rows}"
 
 
-def _states(estimate: MemoryEstimate) -> int:
-    return estimate.parameters + estimate.gradients + estimate.optimizer
-
-
 def _too_large(config: Config, estimate: MemoryEstimate, available: int, what: str) -> NotEnoughMemoryError:
-    alone = _states(estimate) > available
+    alone = estimate.states > available
     advice = smaller_model(config) if alone else what_to_lower(config)
-    part = "; weights, gradients and moments alone do not fit" if alone else ""
+    part = f"; {estimate.state_names} alone do not fit" if alone else ""
     return NotEnoughMemoryError(
         f"[memory] expected a run that fits {what}, got an estimated peak of {estimate}{part}: {advice}"
     )

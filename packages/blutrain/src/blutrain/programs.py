@@ -1,9 +1,9 @@
 """The captured programs of a run: one optimizer step as a family over one arena, and the evaluation.
 
-A step of one micro-batch is the program ``single``; a longer one is ``first`` (writes gradients), ``middle`` (adds) as
-often as needed, and ``last`` (adds, clips, updates). The first two calls of each are real steps that record; from the
-third on they replay natively. Losses of micro-steps are sums over valid targets and are divided by their number once,
-so the split of a global batch changes no more than the rounding of one sum.
+A step of one micro-batch is the program ``single``, whose gradients are its own; a longer one is ``first`` (writes
+gradients), ``middle`` (adds) as often as needed, and ``last`` (adds, clips, updates). The first two calls of each are
+real steps that record; from the third on they replay natively. Losses of micro-steps are sums over valid targets and
+are divided by their number once, so the split of a global batch changes no more than the rounding of one sum.
 
 Legend: B = micro-batch, T = context.
 """
@@ -155,9 +155,11 @@ class TrainingStep:
         return [*schedule, (capture(self._last, name="last"), 1)]
 
     def _single(self, tokens: bt.Tensor, targets: bt.Tensor) -> None:
-        self._optimizer.zero_grad()
+        # No gradient outlives the program, so that they lie in the arena, where backward has freed activations.
+        self._optimizer.zero_grad(set_to_none=True)
         loss, count = self._backward(tokens, targets)
         self._update(loss, count)
+        self._optimizer.zero_grad(set_to_none=True)
 
     def _first(self, tokens: bt.Tensor, targets: bt.Tensor) -> None:
         self._optimizer.zero_grad()

@@ -1,17 +1,18 @@
-"""Records what happens in a run: ``metrics.jsonl``, ``samples.txt`` and TensorBoard's events, in step."""
+"""Records what happens in a run: ``metrics.jsonl`` and ``samples.txt``, and the scalars in loggers."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from blutrain.checkpoint.files import Files
+from blutrain.loggers import RunLogger, TensorBoardLogger
 from blutrain.metrics import LineFile, RunFolderAccessError, read_metrics, truncate_metrics
 from blutrain.run_folder import RunPaths
-from blutrain.tensorboard import EventWriter
 
-_CURVES = ("loss", "lr", "grad_norm", "tokens_per_second", "mfu", "memory_mib")
+_CURVES = ("loss", "lr", "grad_norm", "tokens_per_second", "mfu", "memory_mib", "tokens_seen", "seconds")
 
 
 class Recorder:
@@ -19,33 +20,52 @@ class Recorder:
 
     Args:
         folder: the run folder; it must exist when the first event comes.
-        tensorboard: whether TensorBoard's events are written too.
+        loggers: get the scalars too; by default TensorBoard's event files are written. One that fails is told of and
+            left out from then on.
+        warn: told what went wrong with a logger.
         files: operations on the disk when resuming; tests inject faults here.
 
     All methods raise `RunFolderAccessError` when the disk is full or a file may not be written to.
     """
 
     def __init__(
-        self, folder: RunPaths | str | os.PathLike[str], *, tensorboard: bool = True, files: Files | None = None
+        self,
+        folder: RunPaths | str | os.PathLike[str],
+        *,
+        loggers: Iterable[RunLogger] | None = None,
+        warn: Callable[[str], None] | None = None,
+        files: Files | None = None,
     ) -> None:
         self._paths = folder if isinstance(folder, RunPaths) else RunPaths(folder)
-        self._with_tensorboard = tensorboard
+        self._loggers: list[RunLogger] = [TensorBoardLogger(self._paths)] if loggers is None else list(loggers)
+        self._begun = False
+        self._warn = warn
         self._files = files
         self._metrics = LineFile(self._paths.metrics)
         self._samples = LineFile(self._paths.samples)
-        self._events: EventWriter | None = None
         self._first_step = 0
 
-    def resume_at(self, step: int) -> None:
+    def begin(self) -> None:
+        """Opens the loggers, which the first event does otherwise."""
+        if not self._begun:
+            self._begun = True
+            self._each(lambda logger: logger.begin(self._first_step))
+
+    def resume_at(self, step: int) -> float:
         """Removes what was recorded after ``step``, so that training on from there records no step twice.
 
         A crash at any moment of this is repaired by doing it again. TensorBoard's files cannot be cut; the next one
         tells it from which step on to forget them.
+
+        Returns:
+            Seconds that the run had taken until then, as far as they were recorded.
         """
         self.close()
         self._truncate_samples(step)
-        truncate_metrics(self._paths.metrics, step, self._files)
+        kept = truncate_metrics(self._paths.metrics, step, self._files)
         self._first_step = step + 1
+        taken = (event["seconds"] for event in reversed(kept) if isinstance(event.get("seconds"), int | float))
+        return float(next(taken, 0.0))
 
     def train(
         self,
@@ -57,6 +77,8 @@ class Recorder:
         tokens_per_second: float,
         mfu: float | None,
         memory_mib: float,
+        tokens_seen: int | None = None,
+        seconds: float | None = None,
         skipped: bool = False,
     ) -> None:
         """Records an optimizer step.
@@ -69,10 +91,14 @@ class Recorder:
             tokens_per_second: speed.
             mfu: model FLOP utilisation as a share of 1, None when it is not known.
             memory_mib: peak resident memory so far.
+            tokens_seen: tokens that the run has trained on so far.
+            seconds: time that it has taken so far, over all its processes.
             skipped: whether the step changed no weight, because the loss or the gradient was not finite.
         """
         event: dict[str, Any] = {"event": "train", "step": step, "loss": loss, "lr": lr, "grad_norm": grad_norm}
         event |= {"tokens_per_second": tokens_per_second, "mfu": mfu, "memory_mib": memory_mib}
+        progress = {"tokens_seen": tokens_seen, "seconds": seconds}
+        event |= {key: value for key, value in progress.items() if value is not None}
         self._record(event | ({"skipped": True} if skipped else {}))
 
     def validation(self, *, step: int, loss: float, tokens: int) -> None:
@@ -96,29 +122,44 @@ class Recorder:
         self._samples.sync()
         self._metrics.sync()
 
-    def close(self) -> None:
-        """Closes the files; the next event opens them again."""
+    def close(self, status: str = "finished") -> None:
+        """Closes files and loggers; the next event opens them again.
+
+        Args:
+            status: what has become of the run: ``finished``, ``failed`` or ``interrupted``.
+        """
         self._metrics.close()
         self._samples.close()
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        if self._begun:
+            self._begun = False
+            self._each(lambda logger: logger.end(status))
 
     def _record(self, event: dict[str, Any]) -> None:
         self._metrics.append(event)
-        first_step = self._first_step
+        self.begin()
         self._first_step = max(self._first_step, event["step"] + 1)
-        if not self._with_tensorboard:
-            return
         values = {
             f"{event['event']}/{key}": float(event[key])
             for key in _CURVES
             if isinstance(event.get(key), int | float) and math.isfinite(event[key])
         }
         if values:
-            if self._events is None:
-                self._events = EventWriter(self._paths.tensorboard, first_step)
-            self._events.scalars(event["step"], values)
+            self._each(lambda logger: logger.scalars(event["step"], values))
+
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """Name and place of every logger that has one, for people."""
+        return tuple((logger.name, logger.place) for logger in self._loggers if self._begun and logger.place)
+
+    def _each(self, action: Callable[[RunLogger], None]) -> None:
+        """Does something with every logger; one that fails is left out from then on."""
+        for logger in list(self._loggers):
+            try:
+                action(logger)
+            except Exception as error:  # libraries of others raise what they like, and the run is worth more
+                self._loggers.remove(logger)
+                if self._warn is not None:
+                    what = " ".join(f"{type(error).__name__}: {error}".split())
+                    self._warn(f"warning: the logger {logger.name} failed and is left out from here on: {what}")
 
     def _truncate_samples(self, step: int) -> None:
         ends = [

@@ -18,7 +18,8 @@ _FREE = (
     "data.path", "data.tokenizer", "train.device", "train.threads", "train.memory_limit_gib", "train.log_every",
     "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep_checkpoints",
     "train.background_checkpoints", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
-    "train.sample_temperature", "train.max_skipped_steps", "train.peak_tflops", "run.folder", "run.tensorboard",
+    "train.sample_temperature", "train.max_skipped_steps", "train.peak_tflops", "run.folder", "run.name",
+    "run.loggers", "run.project",
 )  # fmt: skip
 """What changes no loss."""
 _VERIFY_TOKENS = 2**29

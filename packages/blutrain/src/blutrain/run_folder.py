@@ -4,7 +4,7 @@
     metrics.jsonl    one object per event                tensorboard/   the same for TensorBoard
     log.jsonl        what happened to the run            checkpoints/   see `blutrain.checkpoint`
     tokenizer/       its files, but for `bytes`          run.lock       held while a process trains
-    loss.png         the plot
+    loss.png         the plot                            trackers.json  the run's names in other trackers
 
 `blutrain.recorder` writes the events.
 
@@ -73,6 +73,7 @@ class RunPaths:
         self.log = self.path / "log.jsonl"
         self.samples = self.path / "samples.txt"
         self.plot = self.path / "loss.png"
+        self.trackers = self.path / "trackers.json"
         self.tensorboard = self.path / "tensorboard"
         self.tokenizer = self.path / TOKENIZER_FOLDER
         self.checkpoints = self.path / "checkpoints"
@@ -240,7 +241,7 @@ class RunFolder(RunPaths):
 
     def _files_of_run(self) -> list[Path]:
         # Only names that a run gives: the folder may hold more, and may be a folder that was not meant.
-        doomed = [self.metrics, self.samples, self.plot, self.config]
+        doomed = [self.metrics, self.samples, self.plot, self.trackers, self.config]
         doomed += [path for path in _files_in(self.tensorboard) if _EVENT_FILE.fullmatch(path.name)]
         doomed += [path for path in _files_in(self.tokenizer) if path.name in TOKENIZER_FILES]
         doomed += [path for path in _files_in(self.checkpoints) if _CHECKPOINT_FILE.fullmatch(path.name)]

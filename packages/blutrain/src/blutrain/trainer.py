@@ -22,18 +22,19 @@ import blutensor as bt
 from blutrain.checkpoint import CheckpointStore
 from blutrain.config import Config
 from blutrain.config_io import config_to_dict, with_absolute_paths
-from blutrain.console import Reporter, SilentReporter, format_duration
+from blutrain.console import Reporter, SilentReporter
 from blutrain.data.dataset import Dataset
 from blutrain.data.loader import Loader
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.devices import RunDevice, place, resolve_device
 from blutrain.errors import NonFiniteError
 from blutrain.evaluation import evaluation_loader
-from blutrain.flops import flops_per_token, model_flop_utilisation
+from blutrain.flops import model_flop_utilisation
 from blutrain.generation import Decoder, generate_text
 from blutrain.installation import available_cpus
 from blutrain.memory import smaller_model, what_to_lower
 from blutrain.model import GPT
+from blutrain.overview import Outcome, Tally, known_mfu
 from blutrain.programs import Evaluation, TrainingStep
 from blutrain.recorder import Recorder
 from blutrain.resume import check_resume
@@ -67,17 +68,27 @@ class TrainResult:
     """Newest checkpoint."""
     exit_code: int
     """0, or what a shell expects after the signal that ended the run early (130 for Ctrl-C)."""
+    tokens_per_second: float | None = None
+    """Speed of the captured steps of this process; None when there were none."""
+    mfu: float | None = None
+    """Model FLOP utilisation at that speed as a share of 1; None when the device's peak is not known."""
+    peak_memory_mib: float = 0.0
+    """Largest memory: reserved on the GPU by tensors, on the CPU the resident set of the process."""
 
 
 @dataclass
 class Progress:
-    """What changes from step to step besides tensors; saved with checkpoints."""
+    """What changes from step to step besides tensors; saved with checkpoints, but for what no two runs have equal."""
 
     step: int = 0
     loss: float = math.nan
     val_loss: float | None = None
     skipped_steps: int = 0
     skipped_in_row: int = 0
+    tokens_seen: int = 0
+    """Tokens trained on."""
+    seconds: float = 0.0
+    """Time of training, with what happens between steps, over all processes of the run; `Recorder` remembers it."""
 
     def to_meta(self) -> dict[str, Any]:
         """For a checkpoint's metadata: JSON has no NaN."""
@@ -88,13 +99,15 @@ class Progress:
             "val_loss": self.val_loss,
             "skipped_steps": self.skipped_steps,
             "skipped_in_row": self.skipped_in_row,
+            "tokens_seen": self.tokens_seen,
         }
 
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Progress:
         """The inverse of ``to_meta``."""
         loss = math.nan if meta["loss"] is None else float(meta["loss"])
-        return cls(int(meta["step"]), loss, meta["val_loss"], int(meta["skipped_steps"]), int(meta["skipped_in_row"]))
+        skipped = int(meta["skipped_steps"]), int(meta["skipped_in_row"])
+        return cls(int(meta["step"]), loss, meta["val_loss"], *skipped, int(meta.get("tokens_seen", 0)))
 
 
 class Trainer:
@@ -164,18 +177,20 @@ class Trainer:
         self.store = CheckpointStore(
             Path(config.run.folder) / CHECKPOINTS,
             keep=config.train.keep_checkpoints or None,
-            report=self.reporter.line,
+            report=self.reporter.warning,
         )
         self.saver = Saver(self.store, background=writes_behind(config, self.device))
         if self.device.is_cuda and writes_behind(config, self.device):
             self.saver.prepare(gather(self.model, self.optimizer, self.loader))
         self.progress = Progress()
+        self.tally = Tally()
         self.first_checkpoint: Callable[[], None] | None = None
         """Called once when a checkpoint of this process is complete."""
         self._evaluation: Evaluation | None = None
         self._decoder: Decoder | None = None
         self._seconds_per_step: float | None = None
         self._saved_step: int | None = None
+        self._begin = time.perf_counter()
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -195,11 +210,13 @@ class Trainer:
             return 0
         path, arrays, meta = found
         for notice in check_resume(self.config, self.dataset, meta):
-            self.reporter.line(notice)
+            self.reporter.warning(notice)
         restore(path, arrays, self.model, self.optimizer, self.loader)
         self.progress = Progress.from_meta(meta)
+        if not self.progress.tokens_seen:  # the checkpoint is older than the count
+            self.progress.tokens_seen = self.progress.step * self.config.train.global_batch_tokens
         self.saver.found(path)
-        self._saved_step = self.progress.step
+        self.tally.first_step = self._saved_step = self.progress.step
         return self.progress.step
 
     def run(self) -> TrainResult:
@@ -211,7 +228,8 @@ class Trainer:
             CheckpointError: a checkpoint can not be written; those before are intact.
         """
         steps = self.config.train.steps
-        with StopSignal(self.reporter.line) as stop:
+        self._begin = time.perf_counter() - self.progress.seconds
+        with StopSignal(self.reporter.warning) as stop:
             self.reporter.start(self.progress.step, steps)
             try:
                 while self.progress.step < steps and stop.requested is None:
@@ -222,7 +240,7 @@ class Trainer:
             finally:
                 self.reporter.stop()
                 self.saver.wait()
-        code = 0 if stop.requested is None else stop.exit_code
+        speed = self.tally.tokens_per_second
         return TrainResult(
             Path(self.config.run.folder),
             self.progress.step,
@@ -230,7 +248,10 @@ class Trainer:
             self.progress.val_loss,
             self.progress.skipped_steps,
             self.saver.newest,
-            code,
+            0 if stop.requested is None else stop.exit_code,
+            speed,
+            known_mfu(self.config, speed, self.device),
+            self.device.peak_memory_mib(),
         )
 
     def _chunk(self) -> int:
@@ -253,25 +274,32 @@ class Trainer:
             metrics = self.training_step.run(self.loader, rates)
         except KeyboardInterrupt as interrupt:
             metrics = getattr(interrupt, "metrics", np.empty((0, 2)))
-            self._record(metrics, rates, time.perf_counter() - begin)
+            self._record(metrics, rates, time.perf_counter() - begin, native)
             raise
         seconds = time.perf_counter() - begin
         if native:
             self._seconds_per_step = seconds / steps
         elif self.training_step.is_recorded:
             blualloc.end_of_step(0, self.device.name)  # gives back what recording took beside the arena
-        self._record(metrics, rates, seconds)
+        self._record(metrics, rates, seconds, native)
 
-    def _record(self, metrics: NDArray[np.float64], rates: NDArray[np.float64], seconds: float) -> None:
+    def _record(self, metrics: NDArray[np.float64], rates: NDArray[np.float64], seconds: float, captured: bool) -> None:
         """Take note of steps that are done."""
         if not len(metrics):
             return
-        config = self.config
-        tokens_per_second = config.train.global_batch_tokens * len(metrics) / max(seconds, 1e-9)
+        config, batch = self.config, self.config.train.global_batch_tokens
+        tokens_per_second = batch * len(metrics) / max(seconds, 1e-9)
+        now = time.perf_counter() - self._begin
+        losses = [float(loss) for loss, _ in metrics]
+        self.tally.add_steps(self.progress.step + len(losses), losses, batch * len(losses), seconds, captured=captured)
         mfu = model_flop_utilisation(config, tokens_per_second, self.device.peak_tflops())
-        for (loss, grad_norm), rate in zip(metrics, rates, strict=False):  # fewer steps when interrupted
+        for left, ((loss, grad_norm), rate) in zip(  # fewer steps than rates when interrupted
+            reversed(range(len(metrics))), zip(metrics, rates, strict=False), strict=True
+        ):
             state = self.progress
             state.step += 1
+            state.tokens_seen += batch
+            state.seconds = now - left * seconds / len(metrics)
             state.loss = float(loss)
             skipped = not (math.isfinite(loss) and math.isfinite(grad_norm))
             state.skipped_steps += skipped
@@ -285,12 +313,14 @@ class Trainer:
                     tokens_per_second=tokens_per_second,
                     mfu=mfu,
                     memory_mib=self.device.peak_memory_mib(),
+                    tokens_seen=state.tokens_seen,
+                    seconds=round(state.seconds, 6),
                     skipped=skipped,
                 )
             if state.skipped_in_row >= config.train.max_skipped_steps:
                 self._stop_non_finite(float(loss), float(grad_norm))
-        left = (config.train.steps - self.progress.step) * seconds / len(metrics)
-        self.reporter.progress(self.progress.step, self.progress.loss, tokens_per_second, left)
+        seconds_left = (config.train.steps - self.progress.step) * seconds / len(metrics)
+        self.reporter.progress(self.progress.step, self.progress.loss, tokens_per_second, seconds_left)
 
     def _stop_non_finite(self, loss: float, grad_norm: float) -> None:
         state = self.progress
@@ -325,6 +355,7 @@ class Trainer:
         loss, tokens = self._evaluation.run(loader, self.config.train.eval_batches)
         blualloc.empty_cache(self.device.name)
         self.progress.val_loss = loss
+        self.tally.add_validation(self.progress.step, loss)
         self.recorder.validation(step=self.progress.step, loss=loss, tokens=tokens)
         self.reporter.line(f"step {self.progress.step}: validation loss {loss:.4f}")
         return loss
@@ -368,46 +399,31 @@ class Trainer:
             told()
         return path
 
-    # ---- description -----------------------------------------------------------------------------------------------
+    def outcome(self, status: str, why: str = "") -> Outcome:
+        """How this process's part of the run ended.
 
-    def describe(self) -> list[str]:
-        """What is about to run, for people: model, data, batch, arithmetic."""
-        config, train = self.config, self.config.train
-        parameters = sum(parameter.size for parameter in self.model.parameters())
-        model = config.model
-        epoch_steps = self.loader.num_windows * model.context / train.global_batch_tokens
-        peak = train.peak_tflops or self.device.peak_tflops()
-        mfu = f"peak {peak:g} TFLOP/s" if peak else "MFU n/a (set train.peak_tflops)"
-        return [
-            f"model     {parameters:,} parameters: {model.layers} layers, {model.heads} heads, "
-            f"{model.channels} channels, context {model.context}, vocabulary {model.vocab_size}",
-            f"data      {self.dataset.path}: {self.loader.num_tokens:,} training tokens, "
-            f"{epoch_steps:,.1f} steps an epoch",
-            f"batch     {train.global_batch_tokens:,} tokens = {config.accumulation_steps()} x {train.micro_batch} "
-            f"sequences of {model.context}",
-            f"compute   {flops_per_token(model) / 1e6:,.1f} MFLOP a token; {train.precision} on "
-            f"{self.device.describe()}; {mfu}",
-        ]
-
-    def memory_report(self) -> list[str]:
-        """How much memory the run took, for people."""
-        family = self.training_step.family.memory
-        arena, live = family["arena_bytes"] / 2**20, family["peak_live_bytes"] / 2**20
-        whose = f"{self.device.name} reserved at most" if self.device.is_cuda else "process peak"
-        peak = self.device.peak_memory_mib()
-        return [f"memory    arena {arena:,.1f} MiB for {live:,.1f} MiB live; {whose} {peak:,.0f} MiB"]
+        Args:
+            status: ``finished``, ``interrupted`` or ``failed``.
+            why: the error of one that failed.
+        """
+        state, speed = self.progress, self.tally.tokens_per_second
+        return Outcome(
+            status=status,
+            why=why,
+            step=state.step,
+            loss=state.loss,
+            val_loss=state.val_loss,
+            skipped_steps=state.skipped_steps,
+            tokens_seen=state.tokens_seen,
+            tokens_per_second=speed,
+            mfu=known_mfu(self.config, speed, self.device),
+            peak_memory_mib=self.device.peak_memory_mib(),
+            arena_mib=self.training_step.family.memory["arena_bytes"] / 2**20 if speed is not None else None,
+            checkpoint=self.saver.newest,
+        )
 
 
 def writes_behind(config: Config, device: RunDevice) -> bool:
     """Whether checkpoints are written behind the training loop."""
     asked = config.train.background_checkpoints
     return device.is_cuda if asked == "auto" else asked == "on"
-
-
-def summary(result: TrainResult, seconds: float) -> str:
-    """One line about how a run ended."""
-    val = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
-    skipped = f", {result.skipped_steps} steps skipped" if result.skipped_steps else ""
-    return (
-        f"step {result.step}: loss {result.loss:.4f}{val}{skipped} in {format_duration(seconds)}; {result.checkpoint}"
-    )

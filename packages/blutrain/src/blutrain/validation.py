@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blutrain.config import Config
 from blutrain.errors import ConfigError, DataError, Problem, TokenizerError
+from blutrain.loggers import logger_problems
 from blutrain.schedule import SCHEDULE_KINDS
 
 if TYPE_CHECKING:
@@ -160,6 +161,9 @@ def _choices(config: Config) -> list[Problem]:
             close = difflib.get_close_matches(value, known, n=1)
             hint = f", did you mean {close[0]!r}?" if close else ""
             problems.append(Problem(key, f"expected one of {', '.join(known)}, got {value!r}{hint}"))
+    problems += [Problem("run.loggers", problem) for problem in logger_problems(config.run.loggers)]
+    if not config.run.project:
+        problems.append(Problem("run.project", "expected the name of a project, got ''"))
     if not config.run.folder:
         problems.append(Problem("run.folder", "expected the path of a folder, got ''"))
     return problems

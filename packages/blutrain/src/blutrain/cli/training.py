@@ -15,6 +15,7 @@ import click
 @click.option("--device", help="Short for --set train.device=...")
 @click.option("--resume", is_flag=True, help="Continue from the newest good checkpoint when there is one.")
 @click.option("--overwrite", is_flag=True, help="Start anew in a folder that holds a run.")
+@click.option("--quiet", "-q", is_flag=True, help="Write warnings and errors only.")
 def train(
     config: Path | None,
     preset: str | None,
@@ -22,6 +23,7 @@ def train(
     device: str | None,
     resume: bool,
     overwrite: bool,
+    quiet: bool,
 ) -> None:
     """Train a model. CONFIG is a TOML file, or the folder of a run to take its configuration from."""
     from blutrain.console import ConsoleReporter
@@ -31,7 +33,7 @@ def train(
     if device is not None:
         settings = (*settings, f"train.device={device}")
     resolved = resolve_config(config, preset=preset, settings=settings)
-    with ConsoleReporter() as reporter:
+    with ConsoleReporter(quiet=quiet) as reporter:
         result = run(resolved, resume=resume, overwrite=overwrite, reporter=reporter)
     if result.exit_code:
         sys.exit(result.exit_code)
