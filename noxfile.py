@@ -274,7 +274,7 @@ def test_package(session: nox.Session, package: str) -> None:
 
 def test_integration(session: nox.Session, name: str) -> None:
     """Tests of what spans packages."""
-    install_packages(session, repository.packages(), *group("test"), *group("build"))
+    install_packages(session, repository.packages(), *group("test"), *group("build"), *group("integration"))
     run_pytest(session, name, ROOT / "integration_tests")
 
 

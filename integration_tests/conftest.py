@@ -14,11 +14,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import repository  # noqa: E402
 
+PACKAGES = repository.packages()
+SITE = next(Path(p) for p in sys.path if (Path(p) / f"lib{PACKAGES[0]}").is_dir())
+"""The folder that the packages are installed in."""
 
-def run_python(code: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+
+def run_python(
+    code: str, env: Mapping[str, str] | None = None, python: str | Path = sys.executable
+) -> subprocess.CompletedProcess[str]:
     """Run code in an interpreter of its own, outside of the repository."""
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [python, "-c", code],
         env={**os.environ, **(env or {})},
         cwd="/",
         capture_output=True,

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 import repository
-from conftest import ROOT
-
-PACKAGES = repository.packages()
-SITE = next(Path(p) for p in sys.path if (Path(p) / f"lib{PACKAGES[0]}").is_dir())
+from conftest import PACKAGES, ROOT, SITE
 
 
 def library(package: str) -> Path:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib
 import itertools
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import repository
-from conftest import run_python
+from conftest import PACKAGES, SITE, run_python
 
-PACKAGES = repository.packages()
-SITE = next(Path(p) for p in sys.path if (Path(p) / f"lib{PACKAGES[0]}").is_dir())
 # (package, upstream) for every library that is linked to another one. Importing lib<name> loads nothing.
 LINKS = [(p, upstream) for p in PACKAGES for upstream in importlib.import_module(f"lib{p}").BUILT_AGAINST]
 LINKED = sorted({package for package, _ in LINKS})

@@ -69,7 +69,7 @@ def problems() -> Iterator[str]:
 def bump(package: str, change: str) -> None:
     """Set the version of a package, open an entry in its changelog, and write the ranges of those that need it."""
     folder = repository.ROOT / "packages" / package
-    subprocess.run(["hatch", "version", change], cwd=folder, check=True)
+    subprocess.run([sys.executable, "-m", "hatchling", "version", change], cwd=folder, check=True)
     repository.project.cache_clear()
     new = version(package)
     for other in repository.packages():

@@ -126,7 +126,9 @@ def _package(name: str) -> PackageInfo:
         major, minor = library.abi_version()
         importlib.import_module(name)
     except (ImportError, OSError) as error:
-        return PackageInfo(name, version, None, None, f"{name}: {error}; pip install --force-reinstall {name}")
+        # Libraries that do not fit together say themselves what to upgrade.
+        repair = "" if "pip install" in str(error) else f"; pip install --force-reinstall {name}"
+        return PackageInfo(name, version, None, None, f"{name}: {error}{repair}")
     return PackageInfo(name, version or "development tree", f"{major}.{minor}", library.root(), None)
 
 
