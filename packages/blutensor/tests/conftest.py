@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import blutensor as bt
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts its background jobs, and tests that interrupt a run would wait for its end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
