@@ -80,7 +80,7 @@ def test_a_whole_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["prepare", __file__, "--out", f"{__file__}/x"], f"to write {__file__}/x, got"),
         (["prepare", __file__, "--out", "/proc/x"], "to write /proc/x, got"),
         (["plot", "."], "got one without metrics.jsonl"),
-        (["plot", ".", "--out", "x.xyz"], "ends in .png, got '.xyz'"),
+        (["plot", ".", "--out", "x.xyz"], "ends in .png or .svg, got '.xyz'"),
         (["train", *TINY], "data.path"),
         (["train", *TINY, "--set", "data.path=absent"], "blutrain prepare"),
         (["train", "--resume", "--overwrite"], "got both"),

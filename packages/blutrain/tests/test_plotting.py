@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from blutrain.comparison import Curve, RunCurves, compare
+from blutrain.errors import InvalidInputError
 from blutrain.metrics import LineFile, RunFolderAccessError, RunFolderError
-from blutrain.plotting import Curve, RunCurves, draw, plot, running_mean
+from blutrain.plotting import draw, plot, running_mean
 
 
 def make_run(folder: Path, losses: list[float], validations: dict[int, float] | None = None) -> Path:
@@ -27,19 +29,6 @@ def make_run(folder: Path, losses: list[float], validations: dict[int, float] | 
 def png_size(data: bytes) -> tuple[int, int]:
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     return struct.unpack(">II", data[16:24])
-
-
-def drawn(monkeypatch: pytest.MonkeyPatch, runs: list[Path]) -> list[RunCurves]:
-    """Plots and returns the curves that were handed to `draw`."""
-    seen: list[RunCurves] = []
-
-    def spy(curves: list[RunCurves]) -> bytes:
-        seen.extend(curves)
-        return b"png"
-
-    monkeypatch.setattr("blutrain.plotting.draw", spy)
-    plot(runs)
-    return seen
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 99, 100, 101, 2000])
@@ -61,19 +50,22 @@ def test_a_run_without_points_says_so_and_others_do_not() -> None:
     assert png_size(draw([])) == png_size(one)
 
 
-def test_the_curves_are_those_of_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curves_are_those_of_the_events(tmp_path: Path) -> None:
     run = make_run(tmp_path / "first", [3.0, math.nan, 2.0, math.inf], {2: 2.5, 4: math.nan})
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"event": "train", "step": 9}\n{"event": "sample", "step": 9, "begin": 0}\n{"loss": 1.0}\n{"ev')
-    (curves,) = drawn(monkeypatch, [run])
-    assert curves == RunCurves("first", Curve((1, 3), (3.0, 2.0)), Curve((2,), (2.5,)))
+    told: list[str] = []
+    (curves,) = compare(run, told.append)
+    assert (curves.train.steps, curves.train.losses) == ((1, 3), (3.0, 2.0))
+    assert (curves.validation.steps, curves.validation.losses) == ((2,), (2.5,))
+    assert told == [f"warning: {run}/metrics.jsonl: passed over 1 damaged line(s), the first is line 10"]
 
 
-def test_several_runs_are_told_apart_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_runs_are_told_apart_by_their_names(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, [2.0, 1.0], {2: 1.5}) for name in ("a/run", "b/run", "c/other")]
     plot(runs, tmp_path / "all.png")
-    assert png_size((tmp_path / "all.png").read_bytes()) == (960, 600)
-    names = [curves.name for curves in drawn(monkeypatch, runs)]
+    assert png_size((tmp_path / "all.png").read_bytes()) == (1980, 600)  # steps, tokens and time
+    names = [curves.name for curves in compare(runs)]
     assert names == [str(runs[0]), str(runs[1]), "other"]
 
 
@@ -95,6 +87,8 @@ def test_bad_input_is_a_typed_error(tmp_path: Path) -> None:
         plot([])
     with pytest.raises(RunFolderError, match="missing: expected a run folder"):
         plot([make_run(tmp_path / "run", [1.0]), tmp_path / "missing"])
+    with pytest.raises(InvalidInputError, match="x to be of step, tokens, time, got 'epoch'"):
+        plot(tmp_path / "run", x="epoch")
     with pytest.raises(RunFolderAccessError, match="No such file"):
         plot(tmp_path / "run", tmp_path / "no" / "such.png")
 
@@ -102,7 +96,7 @@ def test_bad_input_is_a_typed_error(tmp_path: Path) -> None:
 def test_names_that_look_like_mathematics_are_harmless(tmp_path: Path) -> None:
     run: Any = make_run(tmp_path / "$a_{", [1.0, 2.0])
     other = make_run(tmp_path / "_b$", [1.0, 2.0])
-    assert png_size(plot([run]).read_bytes()) == png_size(plot([run, other]).read_bytes())
+    assert png_size(plot([run]).read_bytes()) == png_size(plot([run, other], x="step").read_bytes())
 
 
 def test_a_folder_without_metrics_and_a_name_of_no_png_are_errors(tmp_path: Path) -> None:
@@ -110,6 +104,6 @@ def test_a_folder_without_metrics_and_a_name_of_no_png_are_errors(tmp_path: Path
         plot(tmp_path)
     assert list(tmp_path.iterdir()) == []
     run = make_run(tmp_path / "run", [1.0, 2.0])
-    with pytest.raises(RunFolderError, match=r"ends in \.png, got '\.xyz'"):
+    with pytest.raises(RunFolderError, match=r"ends in \.png or \.svg, got '\.xyz'"):
         plot(run, tmp_path / "x.xyz")
     assert plot(run, tmp_path / "x.PNG").exists()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,12 @@ def encode_event(event: Mapping[str, Any]) -> str:
     return json.dumps({key: _encode(value) for key, value in event.items()}, allow_nan=False)
 
 
-def read_metrics(path: str | os.PathLike[str]) -> list[Event]:
+def read_metrics(path: str | os.PathLike[str], report: Callable[[str], None] | None = None) -> list[Event]:
     """Reads a file of events; lines that are not whole events, as after a power cut, are passed over.
 
     Args:
         path: ``metrics.jsonl``, or the run folder that holds it.
+        report: told once, when lines were passed over.
 
     Returns:
         The events in order; none when there is no such file.
@@ -119,7 +120,11 @@ def read_metrics(path: str | os.PathLike[str]) -> list[Event]:
     file = Path(path)
     if file.is_dir():
         file = file / "metrics.jsonl"
-    return [event for _, event in _read_lines(file)]
+    damaged: list[int] = []
+    events = [event for _, event in _read_lines(file, damaged)]
+    if damaged and report is not None:
+        report(f"warning: {file}: passed over {len(damaged)} damaged line(s), the first is line {damaged[0]}")
+    return events
 
 
 def truncate_metrics(path: str | os.PathLike[str], step: int, files: Files | None = None) -> list[Event]:
@@ -147,23 +152,30 @@ def truncate_metrics(path: str | os.PathLike[str], step: int, files: Files | Non
     return [event for _, event in kept]
 
 
-def _read_lines(path: Path) -> list[tuple[str, Event]]:
-    """Returns each whole line with what it says."""
+def _read_lines(path: Path, damaged: list[int] | None = None) -> list[tuple[str, Event]]:
+    """Returns each whole line with what it says; appends the numbers of the others to ``damaged``."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as cause:
         raise RunFolderAccessError(path, cause) from cause
-    lines = []
-    for raw in content.split(b"\n")[:-1]:  # what follows the last line's end was torn
+    lines: list[tuple[str, Event]] = []
+    bad = [] if damaged is None else damaged
+    *whole, torn = content.split(b"\n")
+    for number, raw in enumerate(whole, 1):
         try:
             line = raw.decode()
             event = json.loads(line)
         except (ValueError, RecursionError):
+            bad.append(number)
             continue
         if isinstance(event, dict):
             lines.append((line, {key: _decode(value) for key, value in event.items()}))
+        else:
+            bad.append(number)
+    if torn:  # what follows the last line's end
+        bad.append(len(whole) + 1)
     return lines
 
 

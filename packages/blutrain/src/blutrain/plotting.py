@@ -1,12 +1,11 @@
-"""Loss curves of runs as a PNG."""
+"""Loss curves of runs as a picture, one run or several beside each other."""
 
 from __future__ import annotations
 
 import io
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -14,8 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from blutrain.checkpoint.files import OsFiles, write_small_file
-from blutrain.metrics import Event, RunFolderAccessError, RunFolderError, read_metrics
-from blutrain.run_folder import RunPaths
+from blutrain.comparison import AXES, Curve, RunCurves, compare, folder_of
+from blutrain.errors import InvalidInputError
+from blutrain.metrics import RunFolderAccessError, RunFolderError
 
 PLOT = "loss.png"
 
@@ -23,74 +23,77 @@ _SMOOTH_FROM = 100
 """Training losses of at least this many steps are drawn faintly, with their running mean over them."""
 _SMOOTH_SPAN = 0.02
 """Share of the points that the running mean looks back on."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Points of one line; steps without a finite value are left out."""
-
-    steps: tuple[float, ...]
-    losses: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class RunCurves:
-    """What is drawn of a run."""
-
-    name: str
-    train: Curve
-    validation: Curve
+_FORMATS = (".png", ".svg")
+_LABELS = {"step": "step", "tokens": "tokens", "time": "time (minutes)"}
 
 
 def plot(
-    runs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str], out: str | os.PathLike[str] | None = None
+    runs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    x: Sequence[str] | str | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Path:
     """Draws the training and validation losses of one or more runs.
 
     Args:
         runs: run folders, or files of metrics. A file without events gives an empty plot and no error.
-        out: the PNG, which is replaced in one step; by default ``loss.png`` in the first run's folder.
+        out: the picture, PNG or SVG by its name, which is replaced in one step; by default ``loss.png`` in the first
+            run's folder.
+        x: what losses are drawn over, a panel each: ``step``, ``tokens``, ``time``. By default steps for one run, and
+            all three for several.
+        report: told of files with damaged lines, which are passed over.
 
     Returns:
-        The PNG.
+        The picture.
 
     Raises:
-        RunFolderError: no run was named, one is not there or has no metrics, or ``out`` is no name of a PNG.
-        RunFolderAccessError: metrics cannot be read, or the PNG cannot be written.
+        RunFolderError: no run was named, one is not there or has no metrics, or ``out`` is no name of a picture.
+        RunFolderAccessError: metrics cannot be read, or the picture cannot be written.
+        InvalidInputError: ``x`` names something else.
     """
-    given = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
-    paths = [Path(run) for run in given]
-    if not paths:
-        raise RunFolderError("", "expected at least one run to plot, got none")
-    if out is not None and Path(out).suffix.lower() not in ("", ".png"):
-        raise RunFolderError(out, f"expected a file name that ends in .png, got {Path(out).suffix!r}: plots are PNGs")
-    curves = [_curves_of(path, name) for path, name in zip(paths, _names(paths), strict=True)]
-    target = Path(out) if out is not None else _folder_of(paths[0]) / PLOT
+    suffix = Path(out).suffix.lower() if out is not None else ""
+    if suffix not in ("", *_FORMATS):
+        message = f"expected a file name that ends in {' or '.join(_FORMATS)}, got {Path(out or '').suffix!r}"
+        raise RunFolderError(out or "", message)
+    curves = compare(runs, report)
+    axes = _axes(x, len(curves))
+    first = runs if isinstance(runs, str | os.PathLike) else runs[0]
+    target = Path(out) if out is not None else folder_of(Path(first)) / PLOT
     try:
-        write_small_file(OsFiles(), target, draw(curves))
+        write_small_file(OsFiles(), target, draw(curves, axes, suffix.removeprefix(".") or "png"))
     except OSError as cause:
         raise RunFolderAccessError(target, cause) from cause
     return target
 
 
-def draw(runs: Sequence[RunCurves]) -> bytes:
-    """Returns a PNG of the curves; without any points it says so."""
-    figure = Figure(figsize=(8.0, 5.0), dpi=120, layout="constrained")
+def draw(runs: Sequence[RunCurves], x: Sequence[str] = ("step",), file_format: str = "png") -> bytes:
+    """Returns a picture of the curves; a panel without any points says so.
+
+    Args:
+        runs: what to draw.
+        x: some of ``comparison.AXES``, a panel each.
+        file_format: ``png`` or ``svg``.
+    """
+    figure = Figure(figsize=(8.0 if len(x) == 1 else 5.5 * len(x), 5.0), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for number, run in enumerate(runs):
-        _draw_run(axes, run, f"C{number % 10}", prefix="" if len(runs) == 1 else f"{run.name}: ")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)")
-    axes.grid(alpha=0.3)
+    panels = figure.subplots(1, len(x), sharey=True, squeeze=False)[0]
+    for axes, axis in zip(panels, x, strict=True):
+        for number, run in enumerate(runs):
+            _draw_run(axes, run, axis, f"C{number % 10}", prefix="" if len(runs) == 1 else f"{run.name}: ")
+        axes.set_xlabel(_LABELS[axis])
+        axes.grid(alpha=0.3)
+        if not axes.lines:
+            what = "no losses recorded yet" if axis == "step" else f"no {axis} recorded"
+            axes.text(0.5, 0.5, what, transform=axes.transAxes, ha="center", va="center")
+    panels[0].set_ylabel("loss (nats per token)")
+    if panels[0].lines:
+        panels[0].legend()
     if len(runs) == 1:
-        axes.set_title(runs[0].name)
-    if axes.lines:
-        axes.legend()
-    else:
-        axes.text(0.5, 0.5, "no losses recorded yet", transform=axes.transAxes, ha="center", va="center")
+        figure.suptitle(runs[0].name)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    # Without its date an SVG of the same runs is the same file.
+    figure.savefig(buffer, format=file_format, metadata={"Date": None} if file_format == "svg" else None)
     return buffer.getvalue()
 
 
@@ -105,63 +108,42 @@ def running_mean(values: Sequence[float], span: float) -> list[float]:
     return means
 
 
-def _draw_run(axes: Axes, run: RunCurves, color: str, prefix: str) -> None:
-    train, validation = run.train, run.validation
-    if train.steps:
-        smooth = len(train.steps) >= _SMOOTH_FROM
+def _axes(x: Sequence[str] | str | None, num_runs: int) -> Sequence[str]:
+    if not x:
+        return AXES if num_runs > 1 else AXES[:1]
+    wanted = [x] if isinstance(x, str) else list(dict.fromkeys(x))
+    for axis in wanted:
+        if axis not in AXES:
+            raise InvalidInputError(f"[plot] expected x to be of {', '.join(AXES)}, got {axis!r}")
+    return wanted
+
+
+def _places(curve: Curve, axis: str) -> tuple[list[float], list[float]]:
+    """Where a curve's points lie; those whose place is not known are left out."""
+    points = [pair for pair in zip(curve.over(axis), curve.losses, strict=True) if not math.isnan(pair[0])]
+    scale = 1 / 60 if axis == "time" else 1
+    return [scale * place for place, _ in points], [loss for _, loss in points]
+
+
+def _draw_run(axes: Axes, run: RunCurves, axis: str, color: str, prefix: str) -> None:
+    places, losses = _places(run.train, axis)
+    if places:
+        smooth = len(places) >= _SMOOTH_FROM
         # A single point has no length, so that it would be invisible without a marker.
-        marker = "o" if len(train.steps) == 1 else None
+        marker = "o" if len(places) == 1 else None
         label = f"{prefix}training"
         axes.plot(
-            train.steps,
-            train.losses,
+            places,
+            losses,
             color=color,
             alpha=0.25 if smooth else 1,
             marker=marker,
             label=None if smooth else label,
         )
         if smooth:
-            span = len(train.steps) * _SMOOTH_SPAN
-            axes.plot(train.steps, running_mean(train.losses, span), color=color, label=f"{label} (running mean)")
-    if validation.steps:
-        axes.plot(
-            validation.steps,
-            validation.losses,
-            color=color,
-            linestyle="--",
-            marker="s",
-            markersize=4,
-            label=f"{prefix}validation",
-        )
-
-
-def _curves_of(path: Path, name: str) -> RunCurves:
-    if not path.exists():
-        raise RunFolderError(path, "expected a run folder or a file of metrics, got nothing: check the path")
-    if path.is_dir() and not RunPaths(path).metrics.exists():
-        raise RunFolderError(path, "expected the folder of a run, got one without metrics.jsonl: train a run first")
-    events = read_metrics(path)
-    return RunCurves(name, _curve(events, "train"), _curve(events, "validation"))
-
-
-def _curve(events: Sequence[Event], kind: str) -> Curve:
-    points = [
-        (event["step"], event["loss"])
-        for event in events
-        if event.get("event") == kind and _is_finite(event.get("step")) and _is_finite(event.get("loss"))
-    ]
-    return Curve(tuple(step for step, _ in points), tuple(loss for _, loss in points))
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _folder_of(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Returns the names of the runs' folders, or their paths where two have the same name."""
-    short = [_folder_of(path).resolve().name for path in paths]
-    return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+            span = len(places) * _SMOOTH_SPAN
+            axes.plot(places, running_mean(losses, span), color=color, label=f"{label} (running mean)")
+    places, losses = _places(run.validation, axis)
+    if places:
+        label = f"{prefix}validation"
+        axes.plot(places, losses, color=color, linestyle="--", marker="s", markersize=4, label=label)

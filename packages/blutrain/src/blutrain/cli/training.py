@@ -7,6 +7,9 @@ from pathlib import Path
 
 import click
 
+from blutrain.cli.output import note, print_table
+from blutrain.errors import InvalidInputError
+
 
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
@@ -41,9 +44,31 @@ def train(
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--out", type=click.Path(path_type=Path), help="PNG file; by default loss.png in the first run's folder.")
-def plot(runs: tuple[Path, ...], out: Path | None) -> None:
-    """Draw the losses of runs as a PNG."""
+@click.option("--out", type=click.Path(path_type=Path), help="PNG or SVG; by default loss.png in the first run.")
+@click.option(
+    "--x",
+    "axes",
+    multiple=True,
+    type=click.Choice(["step", "tokens", "time"]),
+    help="Draw over this; may be repeated. By default steps for one run, and all three for several.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print summaries and points as JSON; a picture only with --out.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV; a picture only with --out.")
+def plot(runs: tuple[Path, ...], out: Path | None, axes: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
+    """Draw the losses of runs, and compare several: over steps, tokens and time."""
+    from blutrain.comparison import compare, to_csv, to_json
     from blutrain.plotting import plot as draw
 
-    click.echo(draw(runs, out))
+    if as_json and as_csv:
+        raise InvalidInputError("[plot] expected --json or --csv, got both")
+    tables = as_json or as_csv
+    if out is not None or not tables:
+        click.echo(draw(runs, out, x=axes, report=note), err=tables)
+    if tables or len(runs) > 1:
+        compared = compare(runs, note if out is None and tables else None)
+        if as_json:
+            click.echo(to_json(compared))
+        elif as_csv:
+            click.echo(to_csv(compared), nl=False)
+        else:
+            print_table([run.summary() for run in compared])
