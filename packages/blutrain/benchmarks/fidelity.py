@@ -142,7 +142,8 @@ def run_config(folder: str, precision: str, steps: int, learning_rate: float) ->
     schedule = ScheduleConfig(kind="cosine", learning_rate=learning_rate, warmup_steps=50)
     train = replace(base.train, steps=steps)
     data = replace(base.data, shuffle=False, tokenizer="gpt2")
-    return replace(base, schedule=schedule, train=train, data=data)
+    model = replace(base.model, vocab_size=base.model.padded_vocab_size)  # the peer's softmax has the padded ids too
+    return replace(base, model=model, schedule=schedule, train=train, data=data)
 
 
 def chunks(steps: int) -> Iterator[tuple[int, int]]:

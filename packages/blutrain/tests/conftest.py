@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,24 @@ def torch() -> Any:
         pytest.skip(message)
     torch.set_num_threads(2)
     return torch
+
+
+@pytest.fixture(scope="session")
+def transformers(torch: Any) -> Any:
+    """Hugging Face's transformers to compare with; without it as without PyTorch."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # every model is made here
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import transformers
+    except ImportError:
+        message = "transformers is not installed: comparisons with it are left out"
+        if os.environ.get("BLU_REQUIRE_TORCH") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
 
 
 @pytest.fixture(scope="session")

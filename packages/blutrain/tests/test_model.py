@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparison import EPS, assert_as_good_as
 
 import blutensor as bt
 from blutrain.config import ModelConfig
@@ -23,7 +24,6 @@ from blutrain.model import GPT, KVCache
 
 UGLY = ModelConfig(layers=2, heads=3, channels=96, context=37, vocab_size=211, pad_vocab_to=1)
 BATCH = 5
-EPS = float(np.finfo(np.float32).eps)
 
 
 def batch_of(config: ModelConfig, seed: int, batch: int = BATCH) -> tuple[np.ndarray, np.ndarray]:
@@ -45,12 +45,6 @@ def to_torch(torch: Any, model: GPT, dtype: Any) -> Any:
     other = peer_torch.GPT(*shape).to(dtype)
     other.load_state_dict({name: torch.tensor(value.numpy()) for name, value in model.state_dict().items()})
     return other
-
-
-def assert_as_good_as(ours: np.ndarray, theirs: np.ndarray, reference: np.ndarray, what: str) -> None:
-    scale = np.abs(reference).max()
-    own, other = np.abs(ours - reference).max(), np.abs(theirs - reference).max()
-    assert own <= 2 * other + EPS * scale, f"{what}: error {own:.3e}, PyTorch's {other:.3e}, scale {scale:.3e}"
 
 
 @pytest.mark.torch

@@ -317,9 +317,10 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor: ...
 
 # cross_entropy(x @ weight.T, targets) without holding the logits. x: [..., C], weight: [V, C], any floating dtype;
 # targets: int32 or int64 [...], from 0 to V - 1 or ignore_index; result: 0-d loss in float32 (float64 for float64), the
-# sum over the targets that count, or their mean (NaN when none counts). compute_x_grad and compute_weight_grad say
-# which gradients backward will need: they are computed at once and are the other two results, of shape (0,) where not
-# asked for.
+# sum over the targets that count, or their mean (NaN when none counts). num_classes, where not 0, leaves out the rows
+# of weight from it on, which pad a vocabulary: they take no part in the loss, and have gradient 0. compute_x_grad and
+# compute_weight_grad say which gradients backward will need: they are computed at once and are the other two results,
+# of shape (0,) where not asked for.
 def linear_cross_entropy(
     x: Tensor,
     weight: Tensor,
@@ -328,6 +329,7 @@ def linear_cross_entropy(
     reduction: Literal["mean", "sum"] = "mean",
     compute_x_grad: bool = False,
     compute_weight_grad: bool = False,
+    num_classes: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 # exp(x - max(x)) / sum(exp(x - max(x))) along `axis`. x: any shape, any floating dtype (statistics in float32 for the
@@ -486,6 +488,7 @@ class _LinearCrossEntropy(Protocol):
         reduction: Literal["mean", "sum"] = "mean",
         compute_x_grad: bool = False,
         compute_weight_grad: bool = False,
+        num_classes: int = 0,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 class _LinearCrossEntropyScale(Protocol):

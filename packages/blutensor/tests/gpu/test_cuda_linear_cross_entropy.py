@@ -69,6 +69,26 @@ def test_several_chunks_of_a_large_vocabulary(torch: Any, math: Any) -> None:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize(("shape", "padded"), [((5, 8, 11), 16), ((100, 64, 1000), 1024), ((9, 16, 70), 71)])
+def test_rows_beyond_num_classes_take_no_part(torch: Any, shape: tuple[int, int, int], padded: int, dtype: str) -> None:
+    x, w, targets = operands(*shape, dtype)
+    rows = np.full((padded - shape[2], shape[1]), 100.0)  # would rule the sum
+    whole = bt.concat([w, rounded(rows, dtype)]).cuda()
+    ours = linear_cross_entropy(x.cuda(), whole, targets.cuda(), -100, "mean", True, True, shape[2])
+    wide = linear_cross_entropy(x.astype("float64"), w.astype("float64"), targets, -100, "mean", True, True)
+    tx, tw = to_torch(torch, x).requires_grad_(), to_torch(torch, w).requires_grad_()
+    logits = torch.nn.functional.linear(tx, tw)
+    logits = logits if dtype == "float64" else logits.float()
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets.numpy()).cuda())
+    loss.backward()
+    sums = "float64" if dtype == "float64" else "float32"
+    found = [ours[0], ours[1], ours[2][: shape[2]]]
+    peer = [from_torch(t) for t in (loss, tx.grad, tw.grad)]
+    check_all(["loss", "dx", "dw"], found, [exact(t) for t in wide], peer, [sums, dtype, sums], shape[2])
+    assert not exact(ours[2])[shape[2] :].any()
+
+
 def test_ignored_and_empty() -> None:
     x, w, _ = operands(6, 8, 9, "float32")
     nothing = bt.full((6,), -100, dtype="int32", device="cuda")

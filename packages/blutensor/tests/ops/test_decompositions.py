@@ -32,6 +32,11 @@ CASES: dict[str, tuple[str, Callable[..., bt.Tensor], list[bt.Tensor]]] = {
         lambda x, w, t: F.linear_cross_entropy(x, w, t),
         [doubles(6, 5), W, TARGETS],
     ),
+    "linear_cross_entropy of padded classes": (
+        "linear_cross_entropy",
+        lambda x, w, t: F.linear_cross_entropy(x, w, t, num_classes=7),
+        [doubles(6, 5), doubles(9, 5), TARGETS],
+    ),
 }
 
 

@@ -288,3 +288,50 @@ def test_targets_out_of_range_are_named(bad: int) -> None:
 def test_errors_name_what_is_wrong(call: Callable[[], object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize(
+    ("rows", "channels", "vocabulary", "classes"),
+    [(5, 17, 64, 33), (65, 16, 640, 513), (66, 9, 8320, 7681), (0, 4, 8, 5)],
+)
+def test_rows_beyond_num_classes_take_no_part(
+    rows: int, channels: int, vocabulary: int, classes: int, isa: str
+) -> None:
+    rng = np.random.default_rng(8)
+    x, weight = normal(rng, rows, channels), normal(rng, vocabulary, channels)
+    weight[classes:] = 100  # would rule the sum
+    targets = rng.integers(0, classes, rows)
+    with using_isa(isa):
+        found = []
+        for w, count in ((weight, classes), (weight[:classes].copy(), None)):
+            own = [parameter(x), parameter(w)]
+            poison(x.size, w.size)
+            loss = F.linear_cross_entropy(*own, bt.asarray(targets), reduction="sum", num_classes=count)
+            found.append([loss.detach().numpy(), *(g.numpy() for g in bt.grad([loss], own))])
+    (loss, x_grad, weight_grad), expected = found
+    np.testing.assert_array_equal(loss, expected[0])
+    np.testing.assert_array_equal(x_grad, expected[1])
+    np.testing.assert_array_equal(weight_grad[:classes], expected[2])
+    assert not weight_grad[classes:].any()
+
+
+def test_num_classes_in_other_dtypes_and_decomposed() -> None:
+    rng = np.random.default_rng(9)
+    x, weight, targets = rng.standard_normal((4, 3)), rng.standard_normal((8, 3)), bt.asarray(rng.integers(0, 5, 4))
+    gradcheck(lambda x, w: F.linear_cross_entropy(x, w, targets, num_classes=5), [parameter(x), parameter(weight)])
+    narrow = [parameter(v).detach().astype(bt.bfloat16) for v in (x, weight)]
+    for leaf in narrow:
+        leaf.requires_grad_(True)
+    F.linear_cross_entropy(*narrow, targets, num_classes=5).backward()
+    assert not narrow[1].grad.astype(bt.float32).numpy()[5:].any()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 9])
+def test_impossible_num_classes(wrong: int) -> None:
+    rng = np.random.default_rng(9)
+    x, weight, targets = parameter(normal(rng, 2, 3)), parameter(normal(rng, 8, 3)), bt.asarray(np.array([0, 1]))
+    with pytest.raises(ValueError, match=r"\[linear_cross_entropy\] expected num_classes"):
+        F.linear_cross_entropy(x, weight, targets, num_classes=wrong)
+    with pytest.raises(IndexError, match="targets from 0 to 4"):
+        F.linear_cross_entropy(x, weight, bt.asarray(np.array([0, 5])), num_classes=5)

@@ -1,8 +1,8 @@
 """Train GPT-class models from scratch: configuration, data, trainer, checkpoints and command line of BluTrain.
 
 Every command of ``blutrain`` is also a function here: ``info``, ``prepare``, ``train_tokenizer``, ``train``,
-``evaluate`` (``eval``), ``generate``, ``plot`` and ``bench``. They are imported when first used, so that looking at
-data needs no tensor library.
+``evaluate`` and ``evaluate_choices`` (``eval``), ``generate``, ``import_hf``, ``export_hf``, ``plot`` and ``bench``.
+They are imported when first used, so that looking at data needs no tensor library.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from blutrain.errors import BlutrainError
     from blutrain.evaluation import evaluate
     from blutrain.generation import generate
+    from blutrain.huggingface import export_hf, import_hf
     from blutrain.installation import info
     from blutrain.launch import train
     from blutrain.model import GPT
+    from blutrain.multiple_choice import evaluate_choices
     from blutrain.plotting import plot
     from blutrain.presets import PRESETS
     from blutrain.sampling import SamplingOptions
@@ -39,8 +41,11 @@ _HOMES = {
     "SamplingOptions": "blutrain.sampling",
     "bench": "blutrain.benchmark",
     "evaluate": "blutrain.evaluation",
+    "evaluate_choices": "blutrain.multiple_choice",
+    "export_hf": "blutrain.huggingface",
     "generate": "blutrain.generation",
     "get_tokenizer": "blutrain.data",
+    "import_hf": "blutrain.huggingface",
     "info": "blutrain.installation",
     "load_config": "blutrain.config_io",
     "load_model": "blutrain.weights",
@@ -62,8 +67,11 @@ __all__ = [
     "__version__",
     "bench",
     "evaluate",
+    "evaluate_choices",
+    "export_hf",
     "generate",
     "get_tokenizer",
+    "import_hf",
     "info",
     "load_config",
     "load_model",

@@ -100,10 +100,10 @@ def open_run(
         trainer = Trainer(config, recorder, reporter, dataset=dataset, tokenizer=tokenizer)
         if resume:
             step = trainer.resume()
-            if not step and folder.had_checkpoints():
+            if step is None and folder.had_checkpoints():
                 raise NothingToResumeError(folder.checkpoints)
-            trainer.progress.seconds = recorder.resume_at(step)
-            reporter.line(f"resuming at step {step}" if step else "nothing to resume: starting at step 0")
+            trainer.progress.seconds = recorder.resume_at(step or 0)
+            reporter.line("nothing to resume: starting at step 0" if step is None else f"resuming at step {step}")
         folder.write_config(config_to_toml(with_absolute_paths(config)))
         trainer.first_checkpoint = lambda: _has_checkpoint(folder, trainer)
         folder.log_event("resumed" if trainer.progress.step else "started", step=trainer.progress.step)

@@ -204,7 +204,13 @@ class GPT(nn.Module):
         """
         rows = tokens.shape[0] * tokens.shape[1]
         hidden = self.hidden(tokens).reshape((rows, self.config.channels))
-        return F.linear_cross_entropy(hidden, self.head_weight, targets.reshape((rows,)), reduction="sum")
+        return F.linear_cross_entropy(
+            hidden,
+            self.head_weight,
+            targets.reshape((rows,)),
+            reduction="sum",
+            num_classes=self.config.vocab_size,  # padded ids take no part
+        )
 
     def forward(self, tokens: bt.Tensor, targets: bt.Tensor | None = None) -> bt.Tensor:
         """Logits, or with targets the mean loss.

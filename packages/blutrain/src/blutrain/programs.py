@@ -213,7 +213,11 @@ class Evaluation:
         self._program = family.capture(self._evaluate, name="evaluate")
 
     def run(
-        self, source: Loader, max_batches: int = 0, progress: Callable[[int, int], None] | None = None
+        self,
+        source: Loader,
+        max_batches: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+        measured: Callable[[NDArray[np.int32]], None] | None = None,
     ) -> tuple[float, int]:
         """Measure the mean loss.
 
@@ -221,6 +225,7 @@ class Evaluation:
             source: a loader of one pass.
             max_batches: largest number of batches, 0 for all.
             progress: called with batches done and in all.
+            measured: called with the targets of each batch, int32 [B, T], -100 where there is none.
 
         Returns:
             Mean loss over valid targets in nats, and their number.
@@ -232,6 +237,8 @@ class Evaluation:
             on_device = (bt.asarray(array, device=self._device) for array in (tokens, targets))
             total += self._program(*on_device).item()
             count += int((targets >= 0).sum())
+            if measured is not None:
+                measured(targets)
             if progress is not None:
                 progress(batch + 1, batches)
         return total / max(count, 1), count

@@ -43,11 +43,12 @@ def check_resume(config: Config, dataset: Dataset, meta: Mapping[str, Any]) -> l
     """
     step = int(meta["step"])
     stored = meta.get("config")
+    fixed_keys = _FIXED if step else ()  # an imported model has seen no data of ours
     changes = _changes(stored if isinstance(stored, Mapping) else {}, config_to_dict(config))
     problems = []
     for key, (before, now) in changes.items():
         fixed = key.partition(".")[0] in _FIXED_SECTIONS and key not in _NOTICED_ALTHOUGH_MODEL
-        if fixed or key in _FIXED:
+        if fixed or key in fixed_keys:
             what = "another model" if fixed else "data in another order"
             message = f"expected {before!r}, as in the checkpoint of step {step}, got {now!r}: a run can not be resumed"
             problems.append(Problem(key, f"{message} with {what}; take the old value or another run.folder"))
@@ -55,7 +56,7 @@ def check_resume(config: Config, dataset: Dataset, meta: Mapping[str, Any]) -> l
     if isinstance(before, Mapping) and now is not None and before != now.to_dict():
         message = f"expected the tokenizer of the checkpoint of step {step}, {TokenizerIdentity.from_dict(before)}, got"
         problems.append(Problem("data.tokenizer", f"{message} {now}; set data.path to its data, or another run.folder"))
-    elif (before is None or now is None) and "data.tokenizer" in changes:
+    elif step and (before is None or now is None) and "data.tokenizer" in changes:
         old, new = changes["data.tokenizer"]
         message = f"expected {old!r}, as in the checkpoint of step {step}, got {new!r}: a run can not be resumed"
         problems.append(Problem("data.tokenizer", f"{message} with it; take the old value or another run.folder"))
@@ -68,7 +69,7 @@ def check_resume(config: Config, dataset: Dataset, meta: Mapping[str, Any]) -> l
     return [
         f"notice: {key} was {before!r} until step {step} and is {now!r} from here on"
         for key, (before, now) in changes.items()
-        if key not in _FREE
+        if step and key not in _FREE
     ]
 
 

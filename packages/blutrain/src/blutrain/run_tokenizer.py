@@ -98,15 +98,28 @@ def tokenizer_of_run(run: str | Path, config: Config) -> Tokenizer:
     Raises:
         TokenizerError: it can not be had, or has more ids than the model.
     """
-    path = Path(run) if Path(run).is_dir() else Path(run).parent
-    paths = RunPaths(path.parent) if path == RunPaths(path.parent).checkpoints else RunPaths(path)
-    copy = paths.tokenizer
-    name = copy if config.data.tokenizer != "bytes" and copy.is_dir() else config.data.tokenizer
+    name = tokenizer_place(run, config)
     tokenizer = get_tokenizer(name)
     if tokenizer.vocab_size > config.model.vocab_size:
         message = f"[tokenizer] expected at most the {config.model.vocab_size} ids of the model, got"
         raise TokenizerError(f"{message} {tokenizer.identity} in {name}; put the run's tokenizer back")
     return tokenizer
+
+
+def tokenizer_place(run: str | Path, config: Config) -> Path | str:
+    """Where the tokenizer of a trained model is.
+
+    Args:
+        run: run folder, its folder of checkpoints, or one checkpoint file.
+        config: that it was trained with.
+
+    Returns:
+        The run's copy, or where there is none what the configuration names.
+    """
+    path = Path(run) if Path(run).is_dir() else Path(run).parent
+    paths = RunPaths(path.parent) if path == RunPaths(path.parent).checkpoints else RunPaths(path)
+    copy = paths.tokenizer
+    return copy if config.data.tokenizer != "bytes" and copy.is_dir() else config.data.tokenizer
 
 
 def _copy(paths: Iterable[Path], folder: Path) -> None:

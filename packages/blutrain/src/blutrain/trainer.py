@@ -43,7 +43,7 @@ from blutrain.saver import Saver
 from blutrain.schedule import learning_rates
 from blutrain.stop_signal import StopSignal
 from blutrain.validation import open_checked
-from blutrain.weights import CHECKPOINTS, gather, restore
+from blutrain.weights import CHECKPOINTS, gather, restore, restore_weights
 
 _CHUNK_SECONDS = 0.5
 """Native runs are cut to about this long, so that the progress bar moves and Ctrl-C is answered."""
@@ -194,11 +194,11 @@ class Trainer:
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
-    def resume(self) -> int:
+    def resume(self) -> int | None:
         """Continue from the newest good checkpoint, when there is one.
 
         Returns:
-            The step that the run continues at; 0 without a checkpoint.
+            The step that the run continues at, 0 for an imported model; None without a checkpoint.
 
         Raises:
             ConfigError: the checkpoint is of another model, or of a later step than ``train.steps``.
@@ -207,11 +207,14 @@ class Trainer:
         self.store.recover()
         found = self.store.load_latest()
         if found is None:
-            return 0
+            return None
         path, arrays, meta = found
         for notice in check_resume(self.config, self.dataset, meta):
             self.reporter.warning(notice)
-        restore(path, arrays, self.model, self.optimizer, self.loader)
+        if "imported" in meta:
+            restore_weights(path, arrays, self.model, self.optimizer)
+        else:
+            restore(path, arrays, self.model, self.optimizer, self.loader)
         self.progress = Progress.from_meta(meta)
         if not self.progress.tokens_seen:  # the checkpoint is older than the count
             self.progress.tokens_seen = self.progress.step * self.config.train.global_batch_tokens

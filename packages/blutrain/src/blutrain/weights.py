@@ -21,6 +21,7 @@ from blutrain.checkpoint import CheckpointFormatError, CheckpointNotFoundError, 
 from blutrain.config import Config
 from blutrain.config_io import config_from_dict
 from blutrain.data.loader import Loader
+from blutrain.devices import resolve_device
 from blutrain.errors import ConfigError
 from blutrain.model import GPT
 
@@ -76,6 +77,25 @@ def restore(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any, optimize
     loader.set_state(np.array(_get(path, arrays, "loader"), np.int64))
 
 
+def restore_weights(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any, optimizer: Any) -> None:
+    """Put only a checkpoint's weights in place; moments, random state and position stay those of a new run.
+
+    Args:
+        path: the checkpoint, for messages.
+        arrays: with names ``model.<parameter>``.
+        model: parameters are overwritten, not replaced.
+        optimizer: its master weights, where it has some, are overwritten too.
+
+    Raises:
+        CheckpointFormatError: names or shapes differ from the run's: the checkpoint is of another model.
+    """
+    restore_model(path, arrays, model)
+    moments, masters = _without_masters(optimizer)
+    if masters:
+        weights = _select(arrays, "model.")
+        optimizer.load_state_dict(moments | {_MASTER + name: bt.asarray(weights[name]) for name in masters})
+
+
 def restore_model(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any) -> None:
     """Overwrite a model's parameters with a checkpoint's.
 
@@ -92,11 +112,12 @@ def restore_model(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any) ->
     _load(model, found)
 
 
-def load_model(run: str | Path) -> tuple[GPT, Config, int]:
-    """A model with the weights of a checkpoint.
+def load_model(run: str | Path, *, device: str = "cpu") -> tuple[GPT, Config, int]:
+    """A model with the weights of a checkpoint, in float32.
 
     Args:
         run: run folder (its newest good checkpoint is taken), or one checkpoint file.
+        device: where to; see ``train.device``.
 
     Returns:
         The model in evaluation mode, the configuration it was trained with, and the checkpoint's step.
@@ -104,18 +125,33 @@ def load_model(run: str | Path) -> tuple[GPT, Config, int]:
     Raises:
         CheckpointNotFoundError: there is none.
         CheckpointFormatError: it is damaged or of no GPT.
+        DeviceError: there is no such device.
     """
     path, arrays, meta = load_checkpoint(run)
-    try:
-        config = config_from_dict(meta["config"])
-    except (KeyError, ConfigError) as error:
-        raise CheckpointFormatError(path, f"expected the configuration of a run, got {error}") from error
-    if Path(run).is_dir():
-        config = replace(config, run=replace(config.run, folder=os.path.abspath(run)))
+    config = _config_of(run, path, meta)
+    place = resolve_device(replace(config, train=replace(config.train, device=device, precision="fp32")))
     model = GPT(config.model)
     restore_model(path, arrays, model)
+    model.to(device=place.name)
     model.eval()
     return model, config, int(meta["step"])
+
+
+def load_weights(run: str | Path) -> tuple[Arrays, Config, int]:
+    """The weights of a checkpoint, without a model.
+
+    Args:
+        run: run folder (its newest good checkpoint is taken), or one checkpoint file.
+
+    Returns:
+        Arrays by name of parameter, mapped from the file, the configuration, and the checkpoint's step.
+
+    Raises:
+        CheckpointNotFoundError: there is none.
+        CheckpointFormatError: it is damaged or of no GPT.
+    """
+    path, arrays, meta = load_checkpoint(run)
+    return _select(arrays, "model."), _config_of(run, path, meta), int(meta["step"])
 
 
 def load_checkpoint(run: str | Path) -> tuple[Path, Arrays, dict[str, Any]]:
@@ -140,6 +176,17 @@ def load_checkpoint(run: str | Path) -> tuple[Path, Arrays, dict[str, Any]]:
         return found
     arrays, meta = CheckpointStore(path.parent).load(path)
     return path, arrays, meta
+
+
+def _config_of(run: str | Path, path: Path, meta: Mapping[str, Any]) -> Config:
+    """The configuration that a checkpoint was trained with; ``run.folder`` is where it lies now."""
+    try:
+        config = config_from_dict(meta["config"])
+    except (KeyError, ConfigError) as error:
+        raise CheckpointFormatError(path, f"expected the configuration of a run, got {error}") from error
+    if Path(run).is_dir():
+        config = replace(config, run=replace(config.run, folder=os.path.abspath(run)))
+    return config
 
 
 def _array(value: Any) -> NDArray[Any]:

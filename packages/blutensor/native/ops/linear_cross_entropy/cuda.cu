@@ -3,12 +3,14 @@
 // Per chunk: logits = x W^T by a GEMM, in the operands' dtype; loss and, in place, dl = (softmax - onehot) scale by one
 // pass over the rows (rows_cuda.cu); dx = dl W and dW (+)= dl^T x by GEMMs, dW in float32 for 16-bit operands. What a
 // larger chunk saves is the reading and writing of dW once a chunk; kChunkBytes is where that is small beside the
-// products.
+// products. The products run over all rows of W, also those beyond num_classes: whole tiles are faster, and their
+// gradient of the logits is 0.
 // FLOPs: 6 N V C with gradients, 2 N V C without. Bytes beside the GEMMs': 2 N V elements. Workspace: one chunk of
 // logits, and 8 N.
 // Benchmark: benchmarks/bench_layers_cuda.py --only head
 #include "ops/cuda/launch.h"
 #include "ops/cuda/table.h"
+#include "ops/linear_cross_entropy/head.h"
 #include "ops/linear_cross_entropy/rows_cuda.h"
 
 namespace blutensor {
@@ -17,7 +19,7 @@ using namespace cuda;
 
 namespace {
 
-enum HeadAttr { kIgnoreIndex, kReduction, kComputeX, kComputeWeight };
+enum HeadAttr { kIgnoreIndex, kReduction, kComputeX, kComputeWeight, kNumClasses };
 
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kRowMultiple = 128;  // of the GEMMs' tiles
@@ -40,7 +42,7 @@ void head(const Launch& launch, Execution& run) {
   const Matrix x = run.matrix(x_view, leading, dtype), weight = run.matrix(weight_view, 1, dtype);
   const int64_t tokens = x.rows, vocabulary = weight.rows;
   const RowTargets targets{run.contiguous(target_view, target_view.dtype), target_view.dtype,
-                           launch.attrs.i(kIgnoreIndex), vocabulary};
+                           launch.attrs.i(kIgnoreIndex), num_classes(launch.attrs.i(kNumClasses), weight_view)};
   const bool wants_x = launch.attrs.b(kComputeX), wants_weight = launch.attrs.b(kComputeWeight);
   auto* losses = run.take<double>(tokens);
   auto* count = launch.attrs.s(kReduction) == "mean" ? run.take<int64_t>(1) : nullptr;

@@ -15,6 +15,9 @@ struct HeadProblem {
   Matrix weight_grad;      // [V, C], likewise
 };
 
+// Classes that count: those that the attribute num_classes leaves, or all rows of weight.
+inline int64_t num_classes(int64_t attribute, const View& weight) { return attribute ? attribute : weight.shape[0]; }
+
 // Loss, and the gradients that are wanted for an upstream gradient of 1.
 void run_head(const HeadProblem& problem, Execution& run);
 

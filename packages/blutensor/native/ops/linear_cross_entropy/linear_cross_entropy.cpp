@@ -18,7 +18,7 @@ namespace blutensor {
 
 namespace {
 
-enum HeadAttr { kIgnoreIndex, kReduction, kComputeX, kComputeWeight };
+enum HeadAttr { kIgnoreIndex, kReduction, kComputeX, kComputeWeight, kNumClasses };
 
 std::vector<TensorSpec> infer_head(const OpCall& call) {
   const Tensor &x = call.inputs[0], &weight = call.inputs[1], &targets = call.inputs[2];
@@ -34,6 +34,9 @@ std::vector<TensorSpec> infer_head(const OpCall& call) {
   for (int i = 0; i + 1 < x.rank(); ++i) leading.push_back(x.size(i));
   require(targets.shape() == leading, op, "expected targets of shape ", leading, " for x ", x.shape(), ", got ",
           targets.shape());
+  const int64_t classes = call.attrs.i(kNumClasses);
+  require(classes >= 0 && classes <= weight.size(0), op, "expected num_classes from 0 (all) to ", weight.size(0),
+          ", the rows of weight, got ", classes);
   const auto gradient = [&](size_t attr, const Tensor& of, DType dtype) {
     return TensorSpec{dtype, call.attrs.b(attr) ? of.shape() : Shape{0}, {}, false};
   };
@@ -67,11 +70,12 @@ void read_targets(const View& targets, int64_t num_classes, int64_t ignore_index
 void execute_head(const Launch& launch, Execution& run) {
   const View &x = launch.inputs[0], &weight = launch.inputs[1], &targets = launch.inputs[2];
   const DType dtype = accumulation_dtype(x.dtype);
+  const int64_t classes = num_classes(launch.attrs.i(kNumClasses), weight);
   auto* rows = run.take<int64_t>(targets.numel());
-  if (!run.dry()) read_targets(targets, weight.shape[0], launch.attrs.i(kIgnoreIndex), rows);
+  if (!run.dry()) read_targets(targets, classes, launch.attrs.i(kIgnoreIndex), rows);
   HeadProblem problem;
   problem.x = run.matrix(x, x.rank() - 1, dtype);
-  problem.weight = run.matrix(weight, 1, dtype);
+  problem.weight = run.matrix(weight, 1, dtype).row_block(0, classes);
   problem.targets = rows;
   problem.mean = launch.attrs.s(kReduction) == "mean";
   problem.loss = launch.outputs[0].data;
@@ -83,7 +87,14 @@ void execute_head(const Launch& launch, Execution& run) {
     return run.scratch(view.numel() / std::max<int64_t>(1, view.shape.back()), view.shape.back(), dtype);
   };
   problem.x_grad = gradient(launch.attrs.b(kComputeX), launch.outputs[1], x.rank() - 1);
-  problem.weight_grad = gradient(launch.attrs.b(kComputeWeight), launch.outputs[2], 1);
+  if (launch.attrs.b(kComputeWeight)) {
+    const Matrix whole = gradient(true, launch.outputs[2], 1);
+    const auto row_bytes = static_cast<size_t>(whole.row_stride) * dtype_size(dtype);
+    if (!run.dry() && whole.rows > classes)
+      std::memset(static_cast<char*>(whole.data) + static_cast<size_t>(classes) * row_bytes, 0,
+                  static_cast<size_t>(whole.rows - classes) * row_bytes);
+    problem.weight_grad = whole.row_block(0, classes);
+  }
   run_head(problem, run);
   if (x.dtype != dtype && problem.x_grad.rows > 0) run.store(problem.x_grad, launch.outputs[1]);
 }
@@ -113,9 +124,14 @@ Tensors head_gradient(GradContext& ctx) {
 }
 
 Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
-  static const OpRef linear{"linear"}, cross_entropy{"cross_entropy"}, reshape{"reshape"}, full{"full"};
-  const Tensor logits = linear({in[0], in[1], {}, {}});
-  const Tensor flat = reshape({logits}, {Attr::of_ints({in[2].numel(), in[1].size(0)})});
+  static const OpRef linear{"linear"}, cross_entropy{"cross_entropy"}, reshape{"reshape"}, full{"full"}, slice{"slice"};
+  const int64_t given = attrs.i(kNumClasses), classes = given ? given : in[1].size(0);
+  const Tensor weight =
+      classes == in[1].size(0)
+          ? in[1]
+          : slice({in[1]}, {Attr::of_ints({0, 0}), Attr::of_ints({classes, in[1].size(1)}), Attr::of_ints({1, 1})});
+  const Tensor logits = linear({in[0], weight, {}, {}});
+  const Tensor flat = reshape({logits}, {Attr::of_ints({in[2].numel(), classes})});
   const Tensor loss = cross_entropy({flat, reshape({in[2]}, {Attr::of_ints({in[2].numel()})})},
                                     {attrs[kIgnoreIndex], attrs[kReduction]});
   const auto none = [&](DType dtype) {
@@ -177,7 +193,9 @@ void register_linear_cross_entropy(OperatorRegistry& registry) {
         "dtype; targets: int32 or int64 "
         "[...], from 0 to V - 1 or ignore_index; result: 0-d loss in float32 (float64 for float64), the sum over the "
         "targets that count, or their mean "
-        "(NaN when none counts). compute_x_grad and compute_weight_grad say which gradients backward will need: they "
+        "(NaN when none counts). num_classes, where not 0, leaves out the rows of weight from it on, which pad a "
+        "vocabulary: they take no part in the loss, and have gradient 0. compute_x_grad and compute_weight_grad say "
+        "which gradients backward will need: they "
         "are computed at once and are the "
         "other two results, of shape (0,) where not asked for.";
     op.category = "Neural network";
@@ -185,7 +203,8 @@ void register_linear_cross_entropy(OperatorRegistry& registry) {
     op.attrs = {{"ignore_index", AttrKind::integer, Attr::of_int(-100), false, {}},
                 {"reduction", AttrKind::string, Attr::of_string("mean"), false, {"mean", "sum"}},
                 boolean("compute_x_grad"),
-                boolean("compute_weight_grad")};
+                boolean("compute_weight_grad"),
+                {"num_classes", AttrKind::integer, Attr::of_int(0), false, {}}};
     op.num_outputs = 3;
     op.output_names = {"loss", "x_grad", "weight_grad"};
     op.infer = infer_head;

@@ -27,6 +27,7 @@ template <class T>
 struct Rows {
   T* logits;
   int64_t stride;
+  int columns;  // num_classes or more
   RowTargets targets;
   int64_t first;
   double* losses;
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
   if (target < 0) {
     if (threadIdx.x == 0) p.losses[at] = 0;
     if (p.gradient)
-      for (int j = start; j < n; j += kStep) store_pack(row + j, Pack<T, kWidth>{});
+      for (int j = start; j < p.columns; j += kStep) store_pack(row + j, Pack<T, kWidth>{});
     return;
   }
   const C target_logit = convert<C>(row[target]);  // before the barrier, after which it is overwritten
@@ -90,8 +91,14 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
       const C probability = exponential_of<is_16_bit<T>>(v[i] - all.maximum) * inverse;
       v[i] = (j + i == target ? probability - C{1} : probability) * scale;
     }
+    if (j + kWidth > n) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) v[i] = j + i < n ? v[i] : C{0};
+    }
     store_pack(row + j, convert_pack<T>(v));
   }
+  const int padding = (n + kWidth - 1) / kWidth * kWidth;
+  for (int j = padding + start; j < p.columns; j += kStep) store_pack(row + j, Pack<T, kWidth>{});
 }
 
 __global__ void __launch_bounds__(kSumThreads) count_valid(const RowTargets targets, int64_t rows, int64_t* count) {
@@ -147,9 +154,9 @@ void loss_rows(const Matrix& logits, const RowTargets& targets, int64_t first, d
   visit_device_floating(logits.dtype, "linear_cross_entropy", [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (!std::is_same_v<T, __half>)
-      launch_rows<T>(
-          {static_cast<T*>(logits.data), logits.row_stride, targets, first, losses, count, gradient, report_slot()},
-          logits.rows, static_cast<cudaStream_t>(stream));
+      launch_rows<T>({static_cast<T*>(logits.data), logits.row_stride, static_cast<int>(logits.cols), targets, first,
+                      losses, count, gradient, report_slot()},
+                     logits.rows, static_cast<cudaStream_t>(stream));
   });
 }
 

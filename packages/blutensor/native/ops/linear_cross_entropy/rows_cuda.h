@@ -15,8 +15,8 @@ struct RowTargets {
 void count_targets(const RowTargets& targets, int64_t rows, int64_t* count, void* stream);
 
 // Rows of logits whose targets begin at `first`: losses[first + row], and, where `gradient`, logits become
-// (softmax - onehot) / *count (count null: 1). Rows start at multiples of 16 bytes, and what lies between num_classes
-// and the next 16 bytes may be written.
+// (softmax - onehot) / *count (count null: 1), and 0 in columns from num_classes on. Rows start at multiples of 16
+// bytes, and what lies between the last column and the next 16 bytes may be written.
 void loss_rows(const Matrix& logits, const RowTargets& targets, int64_t first, double* losses, const int64_t* count,
                bool gradient, void* stream);
 

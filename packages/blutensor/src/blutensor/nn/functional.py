@@ -130,6 +130,7 @@ def linear_cross_entropy(
     targets: Tensor,
     ignore_index: int = -100,
     reduction: Literal["mean", "sum"] = "mean",
+    num_classes: int | None = None,
 ) -> Tensor:
     """cross_entropy(linear(x, weight), targets) in chunks: the logits never exist as a whole.
 
@@ -139,12 +140,20 @@ def linear_cross_entropy(
         targets: Integers [N].
         ignore_index: As in `cross_entropy`.
         reduction: "mean" or "sum".
+        num_classes: Rows of weight from here on pad it: they take no part in the loss, and their gradient is 0. All
+            rows count by default.
 
     Returns:
         The loss, 0-d.
+
+    Raises:
+        ShapeError: num_classes below 1 or above V.
     """
+    if num_classes is not None and num_classes < 1:
+        raise ShapeError(f"[linear_cross_entropy] expected num_classes of at least 1, got {num_classes}")
     wants_x, wants_weight = (is_grad_enabled() and t.requires_grad for t in (x, weight))
-    return ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, wants_x, wants_weight)[0]
+    padding = () if num_classes in (None, *weight.shape[:1]) else (num_classes,)
+    return ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, wants_x, wants_weight, *padding)[0]
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:

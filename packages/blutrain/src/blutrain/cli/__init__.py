@@ -15,7 +15,7 @@ import click
 from blutrain.cli.data import prepare, train_tokenizer
 from blutrain.cli.errors import message_of
 from blutrain.cli.machine import bench, info
-from blutrain.cli.models import evaluate, generate
+from blutrain.cli.models import evaluate, export_hf, generate, import_hf
 from blutrain.cli.output import note
 from blutrain.cli.training import plot, train
 from blutrain.stop_signal import FirstInterrupt
@@ -33,7 +33,9 @@ def cli(traceback: bool) -> None:
     """Train GPT-class models from scratch with kernels, tensors and autograd of our own."""
 
 
-for _command in (info, prepare, train_tokenizer, train, evaluate, generate, plot, bench):
+for _command in (
+    info, prepare, train_tokenizer, train, evaluate, generate, import_hf, export_hf, plot, bench,
+):  # fmt: skip
     cli.add_command(_command)
 
 

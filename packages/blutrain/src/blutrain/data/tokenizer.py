@@ -22,8 +22,11 @@ END_OF_TEXT = "<|endoftext|>"
 """How the end-of-text token is shown."""
 MAX_VOCAB = 65536
 """Most ids of a tokenizer: shards hold uint16."""
-TOKENIZER_FILES = ("encoder.json", "vocab.bpe", "tokenizer.json", "tokenizer_config.json")
-"""Names of the files that ``Tokenizer.save`` writes."""
+TOKENIZER_FILES = (
+    "encoder.json", "vocab.bpe", "tokenizer.json", "tokenizer_config.json",
+    "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
+"""Names of the files of tokenizers: those that ``Tokenizer.save`` writes, and more that lie beside models."""
 NAMES = ("bytes", "gpt2")
 """Tokenizers that need no path."""
 
