@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import distributions
@@ -45,13 +45,15 @@ def build_sdist(package: str) -> Path:
     return sdist
 
 
-def fetch_build_tools(packages: Iterable[str]) -> None:
+def fetch_build_tools(packages: Sequence[str]) -> None:
     """Wheels of what the given packages are built with, from outside of this repository, into WORK/tools."""
     stated = {r for package in packages for r in repository.project(package)["build-system"]["requires"]}
-    foreign = sorted(r for r in stated if repository.requirement_name(r) not in repository.packages())
+    foreign = {r for r in stated if repository.requirement_name(r) not in repository.packages()}
+    # An upstream is installed to build against it, with what it needs itself.
+    foreign |= set(repository.foreign_requirements(u for p in packages for u in repository.direct_upstreams(p)))
     # scikit-build-core asks for these two where the machine has none that are new enough.
     tools = ["cmake>=3.24", "ninja"]
-    run("pip", "download", "-q", "--only-binary=:all:", "-d", WORK / "tools", *foreign, *tools)
+    run("pip", "download", "-q", "--only-binary=:all:", "-d", WORK / "tools", *sorted(foreign), *tools)
 
 
 def build_wheel(sdist: Path, out: Path) -> Path:
@@ -82,7 +84,7 @@ def collect_wheels(sdists: Sequence[Path], from_sdists: bool) -> list[Path]:
     built = WORK / "wheels"
     built.mkdir()
     chosen = [sdist for sdist in sdists if from_sdists or sdist.name.split("-")[0] in QUICK]
-    fetch_build_tools(sdist.name.split("-")[0] for sdist in chosen)
+    fetch_build_tools([sdist.name.split("-")[0] for sdist in chosen])
     wheels = {sdist.name.split("-")[0]: build_wheel(sdist, built) for sdist in chosen}
     for package in repository.packages():
         if package not in wheels:
