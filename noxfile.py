@@ -6,7 +6,8 @@
     nox -s "tests(blublas)"       one suite of it; what follows ``--`` goes to pytest
     nox -s tests -- --require-torch
                                   with PyTorch installed; its absence is then a failure
-    nox -s integration lint       the suites that span packages, alone
+    nox -s integration lint docs  the suites that span packages, alone; ``docs`` builds the site into build/docs/html,
+                                  warnings as errors, and runs the tutorials
     nox -s wheels                 wheels of all packages (or of those named after ``--``) into dist/
     nox -s compatibility          every package alone, from its wheel with what it declares, on Python 3.11 to 3.13;
                                   ``nox -s "compatibility(blublas, 3.13)"`` is one of them
@@ -54,7 +55,7 @@ BUILD = ROOT / "build"
 BUILD_ENV = BUILD / "env"
 REPORTS = BUILD / "reports"
 TOOLS = nox.project.load_toml(ROOT / "pyproject.toml")
-SUITES = ["lint", *repository.packages(), "integration"]
+SUITES = ["lint", *repository.packages(), "integration", "docs"]
 REQUIRE_TORCH = "--require-torch"
 
 
@@ -278,6 +279,14 @@ def test_integration(session: nox.Session, name: str) -> None:
     run_pytest(session, name, ROOT / "integration_tests")
 
 
+def test_docs(session: nox.Session, name: str) -> None:
+    """The documentation: its site, its references, its tutorials."""
+    groups = ["test", "peer"] if REQUIRE_TORCH in session.posargs else ["test"]
+    install_packages(session, repository.packages(), *group("test"), *group("docs"), groups=groups)
+    session.run("python", "tools/docs_site.py")
+    run_pytest(session, name, ROOT / "docs" / "tests")
+
+
 @nox.session
 @nox.parametrize("suite", [nox.param(name, id=name) for name in SUITES])
 def tests(session: nox.Session, suite: str) -> None:
@@ -287,6 +296,8 @@ def tests(session: nox.Session, suite: str) -> None:
         run_lint(session, "tests(lint)")
     elif suite == "integration":
         test_integration(session, "tests(integration)")
+    elif suite == "docs":
+        test_docs(session, "tests(docs)")
     else:
         test_package(session, suite)
 
@@ -296,6 +307,13 @@ def integration(session: nox.Session) -> None:
     """Tests of what spans packages, alone."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     test_integration(session, "integration")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site of the documentation, in build/docs/html, and the tests of its references and tutorials."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    test_docs(session, "docs")
 
 
 @nox.session
