@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 
 import blutensor as bt
 from blutrain.checkpoint import CheckpointStore
@@ -21,6 +23,7 @@ from blutrain.errors import ConfigError, DataError, NonFiniteError, ShardError
 from blutrain.flops import estimate_memory
 from blutrain.launch import train
 from blutrain.metrics import read_metrics
+from blutrain.model import GPT
 from blutrain.saver import Saver
 
 TEXT = "".join(f"{n}: the quick brown fox jumps over the lazy dog {n * n}.\n" for n in range(150))
@@ -264,3 +267,24 @@ def test_out_of_memory_names_what_to_lower(data: Path, tmp_path: Path, monkeypat
     finally:
         blualloc.set_limit(0)
     train(configure(data, tmp_path / "run"), resume=True)  # afterwards the process is usable
+
+
+def test_checkpoints_are_safetensors_files_with_the_documented_names(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "run")
+    (path,) = (tmp_path / "run" / "checkpoints").glob("*.safetensors")
+    model = GPT(configure(data, tmp_path / "run").model)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    with safetensors.safe_open(path, framework="numpy") as file:
+        assert set(file.keys()) == {
+            *(f"model.{name}" for name in shapes),
+            *(f"optimizer.{moment}.{name}" for moment in ("exp_avg", "exp_avg_sq") for name in shapes),
+            *("optimizer.step", "generator", "loader"),
+        }
+        for name, shape in shapes.items():
+            values = file.get_tensor(f"model.{name}")
+            assert values.dtype == np.float32
+            assert values.shape == shape
+        meta = {key: json.loads(value) for key, value in file.metadata().items() if key in ("step", "config", "loss")}
+    assert meta["step"] == 12
+    assert meta["config"]["model"]["layers"] == 2
+    assert meta["loss"] == losses(tmp_path / "run")[-1]

@@ -164,6 +164,7 @@ def generate(
     *,
     max_new_tokens: int = 200,
     options: SamplingOptions | None = None,
+    device: str = "auto",
     report: Callable[[str], None] | None = None,
 ) -> str:
     """Continue a text with the newest checkpoint of a run.
@@ -173,6 +174,7 @@ def generate(
         prompt: text to continue; empty starts a new document.
         max_new_tokens: how many tokens to make at most.
         options: how tokens are chosen.
+        device: where to; see ``train.device``.
         report: told which checkpoint is used.
 
     Returns:
@@ -180,6 +182,7 @@ def generate(
 
     Raises:
         CheckpointError: there is none, or it is damaged.
+        DeviceError: there is no such device.
         InvalidInputError: impossible options.
         InvalidTypeError: a value of another type.
         TokenizerError: the prompt can not be encoded.
@@ -190,7 +193,7 @@ def generate(
     _check_types(prompt, max_new_tokens, options)
     if not isinstance(run, str | os.PathLike):
         raise InvalidTypeError(f"[generate] expected run of type str or Path, got {type(run).__name__}")
-    model, config, step = load_model(run)
+    model, config, step = load_model(run, device=device)
     if report is not None:
         report(f"checkpoint of step {step}")
     tokenizer = tokenizer_of_run(run, config)

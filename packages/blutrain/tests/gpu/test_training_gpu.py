@@ -80,10 +80,10 @@ def test_two_runs_have_the_same_bits_and_so_has_a_resumed_one(data: Path, tmp_pa
 @pytest.mark.parametrize("background", ["on", "off"])
 def test_a_checkpoint_of_the_gpu_serves_the_cpu(data: Path, tmp_path: Path, background: str) -> None:
     run(data, tmp_path / "run", "train.precision=bf16", f"train.background_checkpoints={background}")
-    found = evaluate(tmp_path / "run", max_batches=3)
+    found = evaluate(tmp_path / "run", max_batches=3, device="cpu")
     losses = [event["loss"] for event in read_metrics(tmp_path / "run") if event["event"] == "validation"]
     assert found.loss == pytest.approx(losses[-1], rel=2e-2)
-    assert generate(tmp_path / "run", "line", max_new_tokens=5).startswith("line")
+    assert generate(tmp_path / "run", "line", max_new_tokens=5, device="cpu").startswith("line")
     more = run(data, tmp_path / "run", "train.precision=fp32", "train.device=cpu", "train.steps=14", resume=True)
     assert len(more) == 14
 

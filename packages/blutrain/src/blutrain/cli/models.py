@@ -123,11 +123,12 @@ def export_hf(run: Path, out: Path, max_shard_size: str) -> None:
 @click.option("--top-k", default=0, help="Choose among this many most likely tokens; 0 among all.")
 @click.option("--top-p", default=1.0, help="Choose among the most likely tokens with this probability together.")
 @click.option("--seed", default=0, help="Seed of the choices.")
-def generate(run: Path, prompt: str, max_new_tokens: int, **options: Any) -> None:
+@click.option("--device", default="auto", help="As train.device.")
+def generate(run: Path, prompt: str, max_new_tokens: int, device: str, **options: Any) -> None:
     """Continue a text with a run's newest checkpoint, or with a checkpoint file."""
     from blutrain.generation import generate as continue_text
     from blutrain.sampling import SamplingOptions
 
     chosen = SamplingOptions(**options)
-    text = continue_text(run, prompt, max_new_tokens=max_new_tokens, options=chosen, report=note)
+    text = continue_text(run, prompt, max_new_tokens=max_new_tokens, options=chosen, device=device, report=note)
     click.echo(text)
