@@ -30,6 +30,8 @@ class Cuda:
         self.call("cuCtxSetCurrent", self.context)
 
     def stream(self) -> int:
+        """A new stream; made on any thread."""
+        self.make_current()
         made = c_void_p()
         self.call("cuStreamCreate", ctypes.byref(made), c_uint(_PRIMARY_STREAM_FLAGS))
         assert made.value

@@ -1,5 +1,6 @@
 // Where a pool's memory comes from and goes to: segments of address space, mapping, streams waiting for each other.
 #include <algorithm>
+#include <iterator>
 
 #include "error.h"
 #include "pool/pool.h"
@@ -18,6 +19,12 @@ constexpr uint64_t kMaxGrowthBytes = 32ull << 20;
 constexpr uint64_t kGrowthShare =
     16;  // map at least this part of what is mapped already: the cost of mapping amortises
 constexpr uint64_t kShuffleSlack = 256;  // units of the alignment
+// Free memory in the wrong places may make up this part of what lived at most, or so many bytes, before the pool moves it
+// instead of taking more. Each round of so many moves doubles that, so that no sequence of calls moves memory for ever.
+constexpr uint64_t kScatteredShare = 64;
+constexpr uint64_t kScatteredBytes = 8ull << 20;
+constexpr uint64_t kMovesPerRound = 32;
+constexpr uint64_t kMaxRounds = 6;
 
 // A free neighbour that a block for `owner` may extend over.
 uint64_t usable_bytes(const Block* neighbour, const Owner& owner) {
@@ -79,6 +86,14 @@ Block* blualloc_pool::map_into(Block* hole, uint64_t bytes, const Owner& owner, 
     return nullptr;
   }
   uint64_t mapped = std::min({growth(needed), hole->bytes, room()});
+  if (moves_scattered()) {
+    const uint64_t allowed = allowed_bytes(bytes);
+    const uint64_t left = allowed > reserved_bytes_ ? blualloc::round_down(allowed - reserved_bytes_, unit) : 0;
+    mapped = std::max(needed, std::min(mapped, left));
+    if (mapped > left) {
+      give_back_scattered(mapped - left, hole, events);
+    }
+  }
   if (!device_.map(hole->address, mapped)) {
     if (mapped == needed || !device_.map(hole->address, needed)) {
       return nullptr;
@@ -100,6 +115,40 @@ Block* blualloc_pool::map_into(Block* hole, uint64_t bytes, const Owner& owner, 
   Block* const block = merge_neighbours(hole);
   insert_free(block);
   return block;
+}
+
+bool blualloc_pool::moves_scattered() const {
+  return device_.is_asynchronous() && !device_.has_whole_segments() && !shuffle_;
+}
+
+// What may be reserved with an allocation of `bytes` before memory moves.
+uint64_t blualloc_pool::allowed_bytes(uint64_t bytes) const {
+  const uint64_t lived = std::max(highest_live_block_bytes_, live_block_bytes_ + bytes);
+  const uint64_t scattered = std::max(lived / kScatteredShare, kScatteredBytes);
+  return lived + (scattered << std::min(num_moves_ / kMovesPerRound, kMaxRounds));
+}
+
+// Gives back `bytes` of free blocks, the largest first, but not those beside `hole`, which is to be mapped: free memory
+// that lies in pieces then serves large allocations without the pool growing. The host waits for the streams that used
+// the blocks.
+void blualloc_pool::give_back_scattered(uint64_t bytes, const Block* hole, EventCollector& events) {
+  const uint64_t target = reserved_bytes_ - std::min(reserved_bytes_, bytes);
+  std::vector<Block*> blocks;
+  for (const auto& entry : free_) {
+    std::copy_if(entry.second.begin(), entry.second.end(), std::back_inserter(blocks), [&](const Block* block) {
+      return block != hole->previous && block != hole->next && block->bytes >= device_.granularity();
+    });
+  }
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Block* a, const Block* b) { return blualloc::SmallerBlock()(b, a); });
+  for (Block* block : blocks) {
+    if (reserved_bytes_ <= target) {
+      return;
+    }
+    wait_for(*block);
+    unmap_inside(block, events);
+    ++num_moves_;
+  }
 }
 
 // What may still be mapped.
@@ -178,17 +227,33 @@ void blualloc_pool::take_from_other_streams(void* stream) {
 void blualloc_pool::wait_for_all() {
   for (auto& [owner, blocks] : free_) {
     if (!owner.none && !blocks.empty()) {
-      const Event event(device_, owner.stream, ++num_events_);
-      device_.synchronize_event(event.handle);
+      wait_for_stream(owner.stream);
     }
     for (Block* block : blocks) {
-      for (const EventRef& event : block->pending) {
-        device_.synchronize_event(event->handle);
-      }
-      block->pending.clear();
+      wait_for_pending(*block);
     }
   }
   give_all_to(Owner{});
+}
+
+void blualloc_pool::wait_for_stream(void* stream) {
+  const Event event(device_, stream, ++num_events_);
+  device_.synchronize_event(event.handle);
+}
+
+void blualloc_pool::wait_for_pending(Block& block) {
+  for (const EventRef& event : block.pending) {
+    device_.synchronize_event(event->handle);
+  }
+  block.pending.clear();
+}
+
+// The host waits until nothing uses this free block any more.
+void blualloc_pool::wait_for(Block& block) {
+  if (!block.owner.none) {
+    wait_for_stream(block.owner.stream);
+  }
+  wait_for_pending(block);
 }
 
 void blualloc_pool::give_all_to(const Owner& owner) {
@@ -255,6 +320,8 @@ uint64_t blualloc_pool::trim_locked(EventCollector& events) {
   for (Block* block : blocks) {
     unmap_inside(block, events);
   }
+  highest_live_block_bytes_ = live_block_bytes_;
+  num_moves_ = 0;
   return before - reserved_bytes_;
 }
 
@@ -348,12 +415,10 @@ void blualloc_pool::close(bool force) {
   }
   for (const auto& entry : live_) {
     if (!entry.second->owner.none) {
-      const Event event(device_, entry.second->owner.stream, ++num_events_);
-      device_.synchronize_event(event.handle);
+      wait_for_stream(entry.second->owner.stream);
     }
     for (void* user : entry.second->users) {
-      const Event event(device_, user, ++num_events_);
-      device_.synchronize_event(event.handle);
+      wait_for_stream(user);
     }
   }
   wait_for_all();

@@ -114,6 +114,7 @@ void* blualloc_pool::allocate(uint64_t bytes, void* stream, const char* tag) {
   live_block_bytes_ += block->bytes;
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
   step_peak_live_bytes_ = std::max(step_peak_live_bytes_, live_bytes_);
+  highest_live_block_bytes_ = std::max(highest_live_block_bytes_, live_block_bytes_);
   requested_total_ += bytes;
   wasted_total_ += block->bytes - bytes;
   count_size(bytes);

@@ -4,7 +4,7 @@
 // block, so that stream reuses it at once. Events of other streams that used it (record_use) travel with the free
 // block; whoever takes it waits for them. A block never moves to another stream on the strength of a query: that would
 // make addresses depend on timing. It moves when the pool is at its limit (the taker's stream waits), and when the
-// cache is given back (the host waits).
+// cache, or memory that lies scattered, is given back (the host waits).
 #pragma once
 
 #include <cstdint>
@@ -77,11 +77,17 @@ struct blualloc_pool {
   Block* best_hole(uint64_t bytes, const Owner& owner);
   Block* map_into(Block* hole, uint64_t bytes, const Owner& owner, blualloc::EventCollector& events);
   bool add_segment(uint64_t bytes);
+  bool moves_scattered() const;
+  uint64_t allowed_bytes(uint64_t bytes) const;
+  void give_back_scattered(uint64_t bytes, const Block* hole, blualloc::EventCollector& events);
   uint64_t growth(uint64_t needed) const;
   uint64_t room() const;
   bool has_foreign_blocks(const Owner& owner) const;
   void take_from_other_streams(void* stream);
   void wait_for_all();
+  void wait_for_stream(void* stream);
+  void wait_for_pending(Block& block);
+  void wait_for(Block& block);
   void give_all_to(const Owner& owner);
   uint64_t trim_locked(blualloc::EventCollector& events);
   void release_segment(Block* block, blualloc::EventCollector& events);
@@ -121,6 +127,8 @@ struct blualloc_pool {
   uint64_t peak_live_bytes_ = 0;
   uint64_t step_peak_live_bytes_ = 0;
   uint64_t live_block_bytes_ = 0;
+  uint64_t highest_live_block_bytes_ = 0;  // since the cache was last given back
+  uint64_t num_moves_ = 0;                 // of scattered blocks, since then
   uint64_t reserved_bytes_ = 0;
   uint64_t peak_reserved_bytes_ = 0;
   uint64_t num_allocations_ = 0;
