@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from blutrain.cli import run_command
 from blutrain.config import Config
 from blutrain.config_io import load_config
+from blutrain.console import SilentReporter
 from blutrain.data import ShardWriter, get_tokenizer, prepare, train_tokenizer
 from blutrain.data.tokenizer_bpe import byte_characters
 from blutrain.errors import ConfigError, DataError, InvalidInputError, TokenizerError
@@ -29,7 +29,7 @@ TINY = (
 TEXT = "the quick brown fox jumps over the lazy dog, and then it goes to sleep again\n" * 60
 
 
-class Lines:
+class Lines(SilentReporter):
     """A reporter that keeps its lines."""
 
     def __init__(self) -> None:
@@ -37,12 +37,6 @@ class Lines:
 
     def line(self, text: str) -> None:
         self.lines.append(text)
-
-    def start(self, *_: Any) -> None: ...
-
-    def progress(self, *_: Any) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 @pytest.fixture
