@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import docs_tables
+import file_lengths
 import include_directions
+import interpreters
 import isa_leaks
 import pytest
 import repository
@@ -228,6 +231,48 @@ def test_a_digest_changes_with_sources_and_upstreams_but_not_with_tests(two_pack
     (two_packages / "blua" / "native" / "new.cpp").touch()
     assert repository.wheel_digest("blua") != before["blua"]
     assert repository.wheel_digest("blub") != between
+
+
+# ---- interpreters and lengths of files -------------------------------------------------------------------------
+
+
+def test_an_interpreter_is_found_that_runs_and_is_of_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert interpreters.find(own) is not None
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("PATH", str(tmp_path / "shims"))
+    assert interpreters.find("3.99") is None
+    programs = {"shims/python3.99": "exit 127", "pyenv/versions/3.99.0/bin/python": "echo 3.99"}
+    for name, does in programs.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        path.chmod(0o755)
+    assert interpreters.find("3.99") == tmp_path / "pyenv/versions/3.99.0/bin/python"
+
+
+def test_classifiers_name_the_versions_that_are_tested() -> None:
+    for package in repository.packages():
+        classifiers = repository.project(package)["project"]["classifiers"]
+        named = {
+            text.rpartition(" ")[2] for text in classifiers if text.startswith("Programming Language :: Python :: 3.")
+        }
+        assert named == set(interpreters.VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("first", "lines", "status", "named"),
+    [("", 500, 0, 0), ("", 501, 0, 1), ("", 701, 1, 1), ('"""Signatures, generated from a table."""', 701, 0, 0)],
+)
+def test_long_files_are_named_and_longer_ones_fail(
+    two_packages: Path, capsys: pytest.CaptureFixture[str], first: str, lines: int, status: int, named: int
+) -> None:
+    path = two_packages / "blua" / "src" / "blua" / "long.py"
+    path.write_text(first + "\n" * lines, encoding="utf-8")
+    assert file_lengths.main() == status
+    assert f"{named} files have more than 500 lines" in capsys.readouterr().out
 
 
 # ---- sums of CI ------------------------------------------------------------------------------------------------
