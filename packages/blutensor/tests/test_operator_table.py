@@ -20,11 +20,12 @@ ELSEWHERE = {
     "where": "a condition: tests/ops/test_elementwise.py",
     "dropout": "random bits: tests/ops/test_random.py",
     "embedding": "integer ids: tests/ops/test_embedding.py",
+    "take_along_axis": "integer indices: tests/test_array_indexing.py",
     "cross_entropy": "integer targets: tests/ops/test_cross_entropy.py",
     "linear_cross_entropy": "integer targets: tests/ops/test_linear_cross_entropy.py",
 }
 # Their other outputs have no gradient, and say so when one is asked for.
-FIRST_OUTPUT_ONLY = {"layer_norm"}
+FIRST_OUTPUT_ONLY = {"layer_norm", "rms_norm"}
 CASES = [pytest.param(s, c, id=f"{s.name}-{i}") for s in PUBLIC for i, c in enumerate(s.grad_cases)]
 
 

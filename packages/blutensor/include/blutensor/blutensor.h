@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define BLUTENSOR_ABI_MAJOR 1
-#define BLUTENSOR_ABI_MINOR 0
+#define BLUTENSOR_ABI_MINOR 1
 
 #define BLUTENSOR_API __attribute__((visibility("default")))
 
@@ -72,6 +72,8 @@ BLUTENSOR_API int32_t blutensor_from_memory(void* data, const int64_t* shape, co
 BLUTENSOR_API void blutensor_tensor_retain(blutensor_tensor* tensor);
 BLUTENSOR_API void blutensor_tensor_release(blutensor_tensor* tensor);
 BLUTENSOR_API int32_t blutensor_tensor_get_info(const blutensor_tensor* tensor, blutensor_tensor_info* info);
+/* 1 where other tensors (views, what backward saved of a result) have its memory too, else 0. */
+BLUTENSOR_API int32_t blutensor_tensor_is_shared(const blutensor_tensor* tensor);
 /* Address of element (0, ..., 0) for the host to read or write: an error during capture (CAPTURE) and for a tensor that a captured
  * function left behind. `write` counts as a write in place by `op`. */
 BLUTENSOR_API int32_t blutensor_tensor_data(blutensor_tensor* tensor, int32_t write, const char* op, void** data);

@@ -90,6 +90,10 @@ int32_t blutensor_tensor_get_info(const blutensor_tensor* tensor, blutensor_tens
   });
 }
 
+int32_t blutensor_tensor_is_shared(const blutensor_tensor* tensor) {
+  return tensor && from_handle(tensor).storage().use_count() > 1;
+}
+
 int32_t blutensor_tensor_data(blutensor_tensor* tensor, int32_t write, const char* op, void** data) {
   return guarded([&] {
     const Tensor t = needed(tensor, "tensor_data");

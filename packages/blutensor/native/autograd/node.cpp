@@ -212,7 +212,8 @@ void check_sources(const Operator& op, std::span<const Tensor> inputs, int64_t l
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].defined() && requires_grad(inputs[i]) && !op.is_written(static_cast<int>(i), list_length))
       fail(Status::autograd, "[", op.name, "] writes in place, which is not recorded for backward, but its input ", i,
-           " (", describe(inputs[i]), ") requires a gradient; use .detach(), or no_grad()");
+           " (", describe(inputs[i]),
+           ") requires a gradient; use an expression that makes a new tensor, .detach(), or no_grad()");
 }
 
 void record(const Operator& op, std::span<const Tensor> inputs, std::span<const Tensor> outputs, const Attrs& attrs,

@@ -19,6 +19,7 @@ KernelTable make_table(Isa isa) {
   use_reference(table.reduce);
   use_reference(table.random);
   use_reference(table.layer_norm);
+  use_reference(table.rotary);
   use_reference(table.linear_cross_entropy);
   use_reference(table.optimizer);
   use_reference(table.softmax);
@@ -31,6 +32,7 @@ KernelTable make_table(Isa isa) {
     use_avx2(table.reduce);
     use_avx2(table.random);
     use_avx2(table.layer_norm);
+    use_avx2(table.rotary);
     use_avx2(table.linear_cross_entropy);
     use_avx2(table.optimizer);
     use_avx2(table.softmax);
@@ -45,6 +47,7 @@ KernelTable make_table(Isa isa) {
     use_avx512(table.reduce);
     use_avx512(table.random);
     use_avx512(table.layer_norm);
+    use_avx512(table.rotary);
     use_avx512(table.linear_cross_entropy);
     use_avx512(table.optimizer);
     use_avx512(table.softmax);

@@ -14,6 +14,7 @@
 #include "ops/optimizer/optimizer_kernels.h"
 #include "ops/random/random_kernels.h"
 #include "ops/reduce/reduce_kernels.h"
+#include "ops/rotary/rotary_kernels.h"
 #include "ops/softmax/softmax_kernels.h"
 
 namespace blutensor {
@@ -27,6 +28,7 @@ struct KernelTable {
   ReduceKernels reduce;
   RandomKernels random;
   LayerNormKernels layer_norm;
+  RotaryKernels rotary;
   LinearCrossEntropyKernels linear_cross_entropy;
   OptimizerKernels optimizer;
   SoftmaxKernels softmax;

@@ -65,7 +65,10 @@ OperatorRegistry::OperatorRegistry() : impl_(new Impl) {
   register_matmul(*this);
   register_linear(*this);
   register_layer_norm(*this);
+  register_rms_norm(*this);
+  register_rotary(*this);
   register_embedding(*this);
+  register_indexing(*this);
   register_linear_cross_entropy(*this);
   register_optimizer(*this);
   register_softmax(*this);

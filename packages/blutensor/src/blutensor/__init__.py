@@ -11,7 +11,7 @@ libblutensor.load_library()  # libblualloc and libblublas first, each with its A
 
 from blublas import num_threads, set_num_threads  # noqa: E402
 
-from . import _operators, cuda, nn, optim, random  # noqa: E402
+from . import _einops, _operators, cuda, nn, optim, random  # noqa: E402
 from ._operators import *  # noqa: E402, F403
 from .autograd import (  # noqa: E402
     backward,
@@ -50,13 +50,32 @@ from .errors import (  # noqa: E402
 from .external import register_operator, registered  # noqa: E402
 from .family import ProgramFamily, RunInterrupted, Source  # noqa: E402
 from .gradcheck import gradcheck  # noqa: E402
-from .indexing import index_write_  # noqa: E402
+from .indexing import index_write_, nonzero, take, take_along_axis  # noqa: E402
+from .linear_algebra import einsum, matrix_transpose, outer, tensordot, vecdot  # noqa: E402
+from .manipulation import (  # noqa: E402
+    broadcast_arrays,
+    broadcast_shapes,
+    concat,
+    diagonal,
+    flip,
+    meshgrid,
+    moveaxis,
+    repeat,
+    roll,
+    stack,
+    tile,
+    tril,
+    triu,
+    unstack,
+)
 from .nn.functional import (  # noqa: E402
     cross_entropy,
     layer_norm,
     linear_cross_entropy,
     mlp,
     qkv_attention,
+    rms_norm,
+    rotary_embedding,
     scaled_dot_product_attention,
 )
 from .process import float32_math, isa, set_float32_math, set_isa  # noqa: E402
@@ -85,15 +104,21 @@ __all__ = [
     "backward",
     "bfloat16",
     "bool_",
+    "broadcast_arrays",
+    "broadcast_shapes",
     "capture",
+    "concat",
     "cross_entropy",
     "cuda",
     "custom_gradient",
     "default_device",
     "default_generator",
+    "diagonal",
+    "einsum",
     "empty",
     "empty_like",
     "enable_grad",
+    "flip",
     "float16",
     "float32",
     "float32_math",
@@ -114,28 +139,48 @@ __all__ = [
     "layer_norm",
     "linear_cross_entropy",
     "manual_seed",
+    "matrix_transpose",
+    "meshgrid",
     "mlp",
+    "moveaxis",
     "nn",
     "no_grad",
+    "nonzero",
     "num_threads",
     "ones",
     "ones_like",
     "optim",
+    "outer",
     "qkv_attention",
     "random",
     "recompute",
     "register_operator",
     "registered",
+    "repeat",
+    "rms_norm",
+    "roll",
+    "rotary_embedding",
     "scaled_dot_product_attention",
     "set_default_device",
     "set_float32_math",
     "set_isa",
     "set_num_threads",
+    "stack",
+    "take",
+    "take_along_axis",
+    "tensordot",
+    "tile",
+    "tril",
+    "triu",
     "uint8",
     "uint16",
+    "unstack",
+    "vecdot",
     "zeros",
     "zeros_like",
 ]
 __all__ += _operators.__all__
+
+_einops.register()
 
 __version__ = libblutensor.VERSION

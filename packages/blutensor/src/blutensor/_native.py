@@ -197,6 +197,7 @@ _declare(
 _declare("blutensor_tensor_retain", None, c_void_p)
 _declare("blutensor_tensor_release", None, c_void_p)
 _declare("blutensor_tensor_get_info", c_int32, c_void_p, POINTER(TensorInfo))
+_declare("blutensor_tensor_is_shared", c_int32, c_void_p)
 _declare("blutensor_tensor_data", c_int32, c_void_p, c_int32, c_char_p, _handles)
 _declare("blutensor_tensor_address", c_void_p, c_void_p)
 _declare("blutensor_to_dlpack", c_int32, c_void_p, _handles)

@@ -192,8 +192,8 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
 
 # Operators that the package wraps in functions of the same name.
 WRAPPED = (
-    "arange", "cross_entropy", "full", "index_write_", "layer_norm", "linear_cross_entropy", "mlp", "qkv_attention",
-    "scaled_dot_product_attention",
+    "arange", "concat", "cross_entropy", "full", "index_write_", "layer_norm", "linear_cross_entropy", "mlp",
+    "qkv_attention", "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "take_along_axis",
 )  # fmt: skip
 
 __all__ = [spec.name for spec in OPERATORS.values() if spec.public and spec.name not in WRAPPED]

@@ -26,10 +26,10 @@ __all__ = [
     "astype",
     "attention_decode",
     "broadcast_to",
-    "concat",
     "contiguous",
     "copy",
     "copy_",
+    "div_",
     "divide",
     "dropout",
     "embedding",
@@ -58,6 +58,7 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mul_",
     "multiply",
     "negative",
     "normal",
@@ -74,6 +75,7 @@ __all__ = [
     "sqrt",
     "square",
     "squeeze",
+    "sub_",
     "subtract",
     "sum",
     "tanh",
@@ -232,6 +234,15 @@ def copy_(x: Tensor, source: Tensor) -> None: ...
 # x += other in place; other broadcasts to x's shape and is converted to its dtype. Not differentiable.
 def add_(x: Tensor, other: Tensor) -> None: ...
 
+# x -= other in place; other broadcasts to x's shape and is converted to its dtype. Not differentiable.
+def sub_(x: Tensor, other: Tensor) -> None: ...
+
+# x *= other in place; other broadcasts to x's shape and is converted to its dtype. Not differentiable.
+def mul_(x: Tensor, other: Tensor) -> None: ...
+
+# x /= other in place; other broadcasts to x's shape and is converted to its dtype. Not differentiable.
+def div_(x: Tensor, other: Tensor) -> None: ...
+
 # Every element of x becomes `value`, converted to x's dtype. Not differentiable.
 def fill_(x: Tensor, value: float) -> None: ...
 
@@ -311,9 +322,28 @@ def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05, num_axes: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
+# x * rstd * weight over the last num_axes axes, rstd = 1 / sqrt(mean of x^2 + eps) (Zhang and Sennrich, 2019). x: [...,
+# C], weight: [C] or none; results: y like x, rstd [...], in float32 (float64 for float64). Any floating dtype.
+def rms_norm(
+    x: Tensor, weight: Tensor | None = None, eps: float = 1e-06, num_axes: int = 1
+) -> tuple[Tensor, Tensor]: ...
+
+# Rotary position embedding (Su et al., 2021) with rotated halves, as in Llama: with a = position * base^(-2 i / D),
+# y[..., i] = x[..., i] cos a - x[..., i + D/2] sin a and y[..., i + D/2] = x[..., i + D/2] cos a + x[..., i] sin a. x:
+# [..., T, D], D even and at most 512, any floating dtype; positions: int32 or int64, broadcast to [..., T], by default
+# 0, 1, ... along T; result: like x, row-major. inverse turns the other way.
+def rotary_embedding(
+    x: Tensor, positions: Tensor | None = None, base: float = 10000.0, inverse: bool = False
+) -> Tensor: ...
+
 # Rows of weight: y[..., :] = weight[ids[...], :]. ids: int32 or int64 [...], from 0 to V - 1; weight: [V, C], any
 # dtype; result: [..., C]. The gradient of weight is a sum in a fixed order, the same for any number of threads.
 def embedding(ids: Tensor, weight: Tensor) -> Tensor: ...
+
+# Of every line of x along an axis, the elements at that line's indices: out[..., j, ...] = x[..., indices[..., j, ...],
+# ...]. x: any dtype; indices: integers of x's shape in all other axes, negative ones counted from the end, IndexError
+# outside; out: the shape of indices. Gradients of an element that was taken several times add up in the order of j.
+def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor: ...
 
 # cross_entropy(x @ weight.T, targets) without holding the logits. x: [..., C], weight: [V, C], any floating dtype;
 # targets: int32 or int64 [...], from 0 to V - 1 or ignore_index; result: 0-d loss in float32 (float64 for float64), the
@@ -343,14 +373,20 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor: ...
 # -log(softmax(logits)[target]) of every row. logits: [..., V], any floating dtype; targets: [...], int32 or int64, in
 # [0, V) or ignore_index (IndexError otherwise, before anything is written). Results: loss, float32 (float64 for float64
 # logits): 0-d for reduction 'mean' (over the rows that are not ignored; NaN when all are) and 'sum', [...] for 'none'
-# (0 where ignored); and, without a gradient, maximum and log_sum [...] of the rows: logsumexp is their sum.
+# (0 where ignored); label_smoothing e gives every class a share e / V of the target's weight; and, without a gradient,
+# maximum and log_sum [...] of the rows: logsumexp is their sum.
 def cross_entropy(
-    logits: Tensor, targets: Tensor, ignore_index: int = -100, reduction: Literal["mean", "sum", "none"] = "mean"
+    logits: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 # softmax(scale * query @ key^T) @ value over the last two axes, without ever holding the [T, S] matrix. query: [..., T,
-# D], key and value: [..., S, D] with the same leading axes, any strides, D <= 256, any floating dtype. Results: output
-# [..., T, D] and logsumexp [..., T] (natural logarithm of the sum of exp(scores); float32, float64 for float64).
+# D], key and value: [..., S, D] with the same leading axes, any strides, D <= 256, any floating dtype. Key heads (the
+# third axis from the end) may be fewer by a whole factor G: query head h reads key head h / G, without a copy. Results:
+# output [..., T, D] and logsumexp [..., T] (natural logarithm of the sum of exp(scores); float32, float64 for float64).
 # is_causal: query i sees keys 0..i, also when T != S (PyTorch's top-left alignment); values behind the mask must be
 # finite. scale 0 stands for 1/sqrt(D). From rank 4 on, the output lies in memory as [..., T, H, D]: permuting and
 # merging heads copies nothing. Queries that see only -inf give NaN; S = 0 gives 0. Method: FlashAttention-2 (Dao,
@@ -360,8 +396,8 @@ def scaled_dot_product_attention(
 ) -> tuple[Tensor, Tensor]: ...
 
 # Attention of one new token over a cache: query [..., 1, D] against rows 0..position of key_cache and value_cache [...,
-# Tmax, D] (any strides); result [..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), IndexError otherwise. scale 0
-# stands for 1/sqrt(D). No gradient. Not differentiable.
+# Tmax, D] (any strides; heads may be fewer, as in scaled_dot_product_attention); result [..., 1, D]. position: 0-d
+# int32 or int64 in [0, Tmax), IndexError otherwise. scale 0 stands for 1/sqrt(D). No gradient. Not differentiable.
 def attention_decode(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, position: Tensor, scale: float = 0.0
 ) -> Tensor: ...
@@ -392,6 +428,9 @@ class _SliceBackward(Protocol):
 
 class _GeluBackward(Protocol):
     def __call__(self, grad: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor: ...
+
+class _Concat(Protocol):
+    def __call__(self, tensors: Sequence[Tensor], axis: int = 0) -> Tensor: ...
 
 class _IndexWriteInPlace(Protocol):
     def __call__(self, cache: Tensor, new: Tensor, position: Tensor, axis: int = 0) -> None: ...
@@ -472,11 +511,57 @@ class _LayerNormBackwardInPlace(Protocol):
         accumulate_bias: bool = False,
     ) -> Tensor: ...
 
+class _RmsNorm(Protocol):
+    def __call__(
+        self, x: Tensor, weight: Tensor | None = None, eps: float = 1e-06, num_axes: int = 1
+    ) -> tuple[Tensor, Tensor]: ...
+
+class _RmsNormBackward(Protocol):
+    def __call__(
+        self, grad_output: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None = None, num_axes: int = 1
+    ) -> tuple[Tensor, Tensor]: ...
+
+class _RmsNormBackwardInPlace(Protocol):
+    def __call__(
+        self,
+        grad_output: Tensor,
+        x: Tensor,
+        rstd: Tensor,
+        weight_grad: Tensor | None = None,
+        weight: Tensor | None = None,
+        x_grad: Tensor | None = None,
+        num_axes: int = 1,
+        accumulate_weight: bool = False,
+    ) -> Tensor: ...
+
+class _RotaryEmbedding(Protocol):
+    def __call__(
+        self, x: Tensor, positions: Tensor | None = None, base: float = 10000.0, inverse: bool = False
+    ) -> Tensor: ...
+
 class _EmbeddingBackward(Protocol):
     def __call__(self, grad_output: Tensor, ids: Tensor, num_embeddings: int) -> Tensor: ...
 
 class _EmbeddingBackwardInPlace(Protocol):
     def __call__(self, weight_grad: Tensor, grad_output: Tensor, ids: Tensor, accumulate: bool = False) -> None: ...
+
+class _Gather(Protocol):
+    def __call__(self, x: Tensor, indices: Sequence[Tensor], axis: int = 0) -> Tensor: ...
+
+class _ScatterInPlace(Protocol):
+    def __call__(self, x: Tensor, values: Tensor, indices: Sequence[Tensor], axis: int = 0) -> None: ...
+
+class _IndexPositions(Protocol):
+    def __call__(self, indices: Sequence[Tensor], sizes: int | Sequence[int], first_axis: int = 0) -> Tensor: ...
+
+class _NonzeroIndices(Protocol):
+    def __call__(self, mask: Tensor, count: int) -> Tensor: ...
+
+class _TakeAlongAxis(Protocol):
+    def __call__(self, x: Tensor, indices: Tensor, axis: int = -1) -> Tensor: ...
+
+class _TakeAlongAxisBackward(Protocol):
+    def __call__(self, grad: Tensor, indices: Tensor, size: int, axis: int = -1) -> Tensor: ...
 
 class _LinearCrossEntropy(Protocol):
     def __call__(
@@ -562,6 +647,7 @@ class _CrossEntropy(Protocol):
         targets: Tensor,
         ignore_index: int = -100,
         reduction: Literal["mean", "sum", "none"] = "mean",
+        label_smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 class _CrossEntropyBackward(Protocol):
@@ -574,6 +660,7 @@ class _CrossEntropyBackward(Protocol):
         log_sum: Tensor,
         ignore_index: int = -100,
         reduction: Literal["mean", "sum", "none"] = "mean",
+        label_smoothing: float = 0.0,
     ) -> Tensor: ...
 
 class _ScaledDotProductAttention(Protocol):
@@ -622,6 +709,8 @@ def private(name: Literal["slice_backward"]) -> _SliceBackward: ...
 @overload
 def private(name: Literal["gelu_backward"]) -> _GeluBackward: ...
 @overload
+def private(name: Literal["concat"]) -> _Concat: ...
+@overload
 def private(name: Literal["index_write_"]) -> _IndexWriteInPlace: ...
 @overload
 def private(name: Literal["sum_to"]) -> _SumTo: ...
@@ -644,9 +733,29 @@ def private(name: Literal["layer_norm_backward"]) -> _LayerNormBackward: ...
 @overload
 def private(name: Literal["layer_norm_backward_"]) -> _LayerNormBackwardInPlace: ...
 @overload
+def private(name: Literal["rms_norm"]) -> _RmsNorm: ...
+@overload
+def private(name: Literal["rms_norm_backward"]) -> _RmsNormBackward: ...
+@overload
+def private(name: Literal["rms_norm_backward_"]) -> _RmsNormBackwardInPlace: ...
+@overload
+def private(name: Literal["rotary_embedding"]) -> _RotaryEmbedding: ...
+@overload
 def private(name: Literal["embedding_backward"]) -> _EmbeddingBackward: ...
 @overload
 def private(name: Literal["embedding_backward_"]) -> _EmbeddingBackwardInPlace: ...
+@overload
+def private(name: Literal["gather"]) -> _Gather: ...
+@overload
+def private(name: Literal["scatter_"]) -> _ScatterInPlace: ...
+@overload
+def private(name: Literal["index_positions"]) -> _IndexPositions: ...
+@overload
+def private(name: Literal["nonzero_indices"]) -> _NonzeroIndices: ...
+@overload
+def private(name: Literal["take_along_axis"]) -> _TakeAlongAxis: ...
+@overload
+def private(name: Literal["take_along_axis_backward"]) -> _TakeAlongAxisBackward: ...
 @overload
 def private(name: Literal["linear_cross_entropy"]) -> _LinearCrossEntropy: ...
 @overload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from .tensor import Scalar, Tensor
@@ -57,6 +57,29 @@ class Arithmetic:
 
     def __abs__(self) -> Tensor:
         return _operators().abs(self)  # type: ignore[no-any-return]
+
+    # ---------------------------------------------------------------- in place (see `add_`)
+
+    if TYPE_CHECKING:  # what the class provides
+
+        def _update(self, name: str, other: Any) -> Self: ...
+
+    def __iadd__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+        return self._update("add", other)
+
+    def __isub__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+        return self._update("subtract", other)
+
+    def __imul__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+        return self._update("multiply", other)
+
+    def __itruediv__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+        return self._update("divide", other)
+
+    def __ipow__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+        return self._update("pow", other)
+
+    # ---------------------------------------------------------------- comparisons
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         return _operators().equal(self, other)  # type: ignore[no-any-return]

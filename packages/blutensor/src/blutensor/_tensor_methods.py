@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from . import dtypes
-from .errors import ShapeError
+from .errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from .devices import DeviceKey
@@ -36,6 +36,9 @@ class Methods:
 
     if TYPE_CHECKING:  # what the class provides
 
+        @property
+        def device(self) -> str: ...
+
         def _fixed(self) -> tuple[tuple[int, ...], tuple[int, ...], dtypes.DType, DeviceKey]: ...
         @property
         def shape(self) -> tuple[int, ...]: ...
@@ -49,8 +52,14 @@ class Methods:
     # ---------------------------------------------------------------- in place
 
     def copy_(self, source: Tensor | npt.NDArray[Any]) -> Self:
-        """Writes `source` (broadcast, cast; from any device) into this tensor's memory."""
-        if isinstance(source, np.ndarray):
+        """Writes `source` (broadcast, cast; from any device) into this tensor's memory.
+
+        Raises:
+            AutogradError: As for `add_`.
+        """
+        if self._recorded():
+            self._replace("copy_", lambda: self._like(source))
+        elif isinstance(source, np.ndarray):
             _transfer().write_array(self, source)
         elif isinstance(source, Methods) and source._fixed()[3] != self._fixed()[3]:
             _transfer().copy_between(self, source)
@@ -59,26 +68,86 @@ class Methods:
         return self
 
     def add_(self, other: Tensor | Scalar) -> Self:
-        """Adds `other` (broadcast) in place."""
-        if not isinstance(other, Methods):
-            from ._calls import full_on
+        """Adds `other` (broadcast) in place.
 
-            other = full_on((), other, self.dtype, self._fixed()[3])
-        _operators().add_(self, other)
-        return self
+        A result that is part of a graph, and whose memory no other tensor has, becomes the sum as a new result.
+
+        Raises:
+            AutogradError: A leaf that requires a gradient, a result that shares its memory, or a gradient that would
+                have to pass through the write.
+        """
+        return self._update("add", other)
+
+    def sub_(self, other: Tensor | Scalar) -> Self:
+        """Subtracts `other` (broadcast) in place; see `add_`."""
+        return self._update("subtract", other)
+
+    def mul_(self, other: Tensor | Scalar) -> Self:
+        """Multiplies by `other` (broadcast) in place; see `add_`."""
+        return self._update("multiply", other)
+
+    def div_(self, other: Tensor | Scalar) -> Self:
+        """Divides by `other` (broadcast) in place; floating dtypes. See `add_`."""
+        return self._update("divide", other)
 
     def fill_(self, value: Scalar) -> Self:
         """Sets every element.
 
         Raises:
             ShapeError: Elements share memory (a broadcast view).
+            AutogradError: As for `add_`.
         """
-        _operators().fill_(self, value)
+        if self._recorded():
+            self._replace("fill_", lambda: self._full(value, self.shape))
+        else:
+            _operators().fill_(self, value)
         return self
 
     def zero_(self) -> Self:
         """Sets every element to 0."""
         return self.fill_(0)
+
+    def _recorded(self) -> bool:
+        from ._in_place import is_recorded
+
+        return is_recorded(cast("Tensor", self))
+
+    def _replace(self, op: str, compute: Callable[[], Tensor]) -> None:
+        from ._in_place import replace
+
+        replace(op, cast("Tensor", self), compute)
+
+    def _full(self, value: Scalar, shape: tuple[int, ...] = ()) -> Tensor:
+        """A number as a tensor of this one's dtype and device."""
+        from ._calls import full_on
+
+        return full_on(shape, value, self.dtype, self._fixed()[3])
+
+    def _like(self, source: Tensor | npt.NDArray[Any]) -> Tensor:
+        """A copy of `source` with this tensor's shape, dtype and device."""
+        if isinstance(source, np.ndarray):
+            from .interop import asarray
+
+            source = asarray(source, device="cpu")
+        moved = source.to(self.device, self.dtype)
+        return _operators().copy(_operators().broadcast_to(moved, self.shape))  # type: ignore[no-any-return]
+
+    def _update(self, name: str, other: Any) -> Self:
+        """The binary operator `name` in place."""
+        op = {"add": "add_", "subtract": "sub_", "multiply": "mul_", "divide": "div_"}.get(name, name)
+        if self._recorded():
+            self._replace(op, lambda: getattr(_operators(), name)(self, other))
+            return self
+        if op != name:
+            getattr(_operators(), op)(self, other if isinstance(other, Methods) else self._full(other))
+            return self
+        result = getattr(_operators(), name)(self, other)
+        if result.dtype is not self.dtype or result.shape != self.shape:
+            raise DTypeError(
+                f"[{name}] expected an operand that keeps {self.dtype.name}{self.shape} in place, got a result of "
+                f"{result.dtype.name}{result.shape}"
+            )
+        return self.copy_(result)
 
     # ---------------------------------------------------------------- shape and type
 

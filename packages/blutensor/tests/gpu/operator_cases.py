@@ -177,6 +177,50 @@ def torch_layer_norm(torch: Any, x: Any, w: Any, b: Any) -> Any:
     return torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)
 
 
+def rms_norm(rng: np.random.Generator) -> Iterator[Case]:
+    for rows, width in ((1, 3), (3, 31), (33, 256), (130, 768), (17, 1025), (5, 4096), (2, 9000)):
+        x, w = normal(rng, rows, width), normal(rng, width)
+        yield Case((x, w), terms=max(rows, width))
+        yield Case((x, None), strided=True, terms=max(rows, width))
+    yield Case((normal(rng, 2, 7, 48), normal(rng, 48)), terms=48)
+
+
+def torch_rms_norm(torch: Any, x: Any, w: Any) -> Any:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], w, 1e-6)
+
+
+def rotary_embedding(rng: np.random.Generator) -> Iterator[Case]:
+    for shape in ((1, 1, 2), (3, 33, 14), (2, 4, 65, 64), (1, 2, 257, 128), (2, 0, 8)):
+        yield Case((normal(rng, *shape), None), strided=True)
+        yield Case((normal(rng, *shape), rng.integers(0, 5000, shape[-2])), {"base": 500000.0})
+    yield Case((normal(rng, 2, 3, 5, 16), rng.integers(0, 99, (2, 1, 5)).astype(np.int32)), strided=True)
+    yield Case((normal(rng, 2, 5, 3, 16), np.arange(5)[:, None]))
+
+
+def torch_rotary_embedding(torch: Any, x: Any, positions: Any, base: float = 10000.0) -> Any:
+    half, kind = x.shape[-1] // 2, torch.float64 if x.dtype == torch.float64 else torch.float32
+    if positions is None:
+        positions = torch.arange(x.shape[-2], device=x.device)
+    angle = positions[..., None].to(kind) * base ** (-torch.arange(half, device=x.device, dtype=kind) / max(half, 1))
+    a, b = x[..., :half].to(kind), x[..., half:].to(kind)
+    turned = torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+    return turned.to(x.dtype)
+
+
+def take_along_axis(rng: np.random.Generator) -> Iterator[Case]:
+    for shape, axis, length in (
+        ((5,), 0, 9),
+        ((33, 257), 1, 1),
+        ((33, 257), 0, 70),
+        ((3, 7, 40), -1, 64),
+        ((4, 6), 1, 0),
+    ):
+        wide = list(shape)
+        wide[axis] = length
+        index = rng.integers(-shape[axis], shape[axis], wide)
+        yield Case((normal(rng, *shape), index), {"axis": axis}, strided=True, terms=max(length, 1))
+
+
 def softmax(rng: np.random.Generator) -> Iterator[Case]:
     for rows, width in ((1, 1), (3, 31), (33, 257), (130, 1024), (4, 50257)):
         yield Case((3 * normal(rng, rows, width),), {"axis": -1}, strided=width < 1000, terms=width)
@@ -189,7 +233,12 @@ def cross_entropy(rng: np.random.Generator) -> Iterator[Case]:
         if rows > 2:
             targets[1] = -100
         for reduction in ("mean", "sum", "none"):
-            yield Case((2 * normal(rng, rows, width), targets), {"reduction": reduction}, terms=max(rows, width))
+            for smoothing in (0.0, 0.1):
+                yield Case(
+                    (2 * normal(rng, rows, width), targets),
+                    {"reduction": reduction, "label_smoothing": smoothing},
+                    terms=max(rows, width),
+                )
 
 
 def linear_cross_entropy(rng: np.random.Generator) -> Iterator[Case]:
@@ -199,14 +248,15 @@ def linear_cross_entropy(rng: np.random.Generator) -> Iterator[Case]:
             targets[1] = -100
         x, w = normal(rng, rows, channels), normal(rng, width, channels) * 0.2
         for reduction in ("mean", "sum"):
-            yield Case((x, w, targets), {"reduction": reduction}, terms=max(rows, width))
+            for smoothing in (0.0, 0.1):
+                yield Case(
+                    (x, w, targets), {"reduction": reduction, "label_smoothing": smoothing}, terms=max(rows, width)
+                )
 
 
-def torch_linear_cross_entropy(torch: Any, x: Any, w: Any, targets: Any, reduction: str) -> Any:
+def torch_linear_cross_entropy(torch: Any, x: Any, w: Any, targets: Any, **how: Any) -> Any:
     f = torch.nn.functional
-    return f.cross_entropy(
-        f.linear(x, w).float() if x.dtype != torch.float64 else f.linear(x, w), targets, reduction=reduction
-    )
+    return f.cross_entropy(f.linear(x, w).float() if x.dtype != torch.float64 else f.linear(x, w), targets, **how)
 
 
 def embedding(rng: np.random.Generator) -> Iterator[Case]:
@@ -229,6 +279,15 @@ def attention(rng: np.random.Generator) -> Iterator[Case]:
         for causal in (False, True) if queries == keys else (False,):
             yield Case((q, k, v), {"is_causal": causal}, strided=depth == 64, terms=keys)
 
+    for group, steps, depth in ((2, 33, 64), (4, 130, 64), (3, 17, 20)):
+        q, (k, v) = normal(rng, 2, 2 * group, steps, depth), normal(rng, 2, 2, 2, steps, depth)
+        yield Case((q, k, v), {"is_causal": True}, strided=depth == 64, terms=steps * group)
+
+
+def torch_attention(torch: Any, q: Any, k: Any, v: Any, is_causal: bool) -> Any:
+    f = torch.nn.functional.scaled_dot_product_attention
+    return f(q, k, v, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1])
+
 
 def qkv_attention(rng: np.random.Generator) -> Iterator[Case]:
     for batch, steps, heads, depth in ((1, 1, 1, 32), (2, 33, 2, 64), (1, 130, 3, 64), (1, 257, 2, 128)):
@@ -248,6 +307,8 @@ def attention_decode(rng: np.random.Generator) -> Iterator[Case]:
     for heads, room, depth, position in ((1, 1, 32, 0), (3, 130, 64, 77), (2, 300, 128, 299)):
         q, cache = normal(rng, 2, heads, 1, depth), (2, heads, room, depth)
         yield Case((q, normal(rng, *cache), normal(rng, *cache), np.array(position)), terms=room)
+    q, cache = normal(rng, 2, 6, 1, 64), (2, 2, 33, 64)
+    yield Case((q, normal(rng, *cache), normal(rng, *cache), np.array(20)), terms=33)
 
 
 def named(name: str) -> Callable[..., Any]:
@@ -313,6 +374,14 @@ PLANS: dict[str, Plan] = {
     "linear": Plan(linear, FLOATS, (), torch_linear),
     "mlp": Plan(mlp, FLOATS, (), torch_mlp),
     "layer_norm": Plan(layer_norm, FLOATS, (), torch_layer_norm),
+    "rms_norm": Plan(rms_norm, FLOATS, (), torch_rms_norm),
+    "rotary_embedding": Plan(rotary_embedding, FLOATS, (), torch_rotary_embedding),
+    "take_along_axis": Plan(
+        take_along_axis,
+        FLOATS,
+        FLOATS,
+        lambda torch, x, index, axis: torch.take_along_dim(x, index % x.shape[axis], axis),
+    ),
     "softmax": Plan(softmax, FLOATS, (), named("softmax")),
     "log_softmax": Plan(softmax, FLOATS, (), named("log_softmax")),
     "cross_entropy": Plan(cross_entropy, FLOATS, (), named("cross_entropy")),
@@ -320,7 +389,7 @@ PLANS: dict[str, Plan] = {
     "embedding": Plan(
         embedding, FLOATS, (), lambda torch, ids, weight: torch.nn.functional.embedding(ids.long(), weight)
     ),
-    "scaled_dot_product_attention": Plan(attention, FLOATS, (), named("scaled_dot_product_attention")),
+    "scaled_dot_product_attention": Plan(attention, FLOATS, (), torch_attention),
     "qkv_attention": Plan(qkv_attention, FLOATS, (), torch_qkv_attention),
     "attention_decode": Plan(attention_decode, FLOATS),
 }
@@ -330,7 +399,10 @@ PLANS: dict[str, Plan] = {
 ELSEWHERE = {
     **dict.fromkeys(("full", "arange"), "test_creation"),
     **dict.fromkeys(("uniform", "normal", "dropout", "dropout_backward", "rng_advance_"), "test_random_bits"),
-    **dict.fromkeys(("copy_", "add_", "fill_", "index_write_"), "test_writes"),
+    **dict.fromkeys(("copy_", "add_", "sub_", "mul_", "div_", "fill_", "index_write_"), "test_writes"),
+    **dict.fromkeys(("gather", "scatter_", "index_positions", "nonzero_indices"), "test_indexing_cuda"),
+    "take_along_axis_backward": "take_along_axis",
+    **dict.fromkeys(("rms_norm_backward", "rms_norm_backward_"), "rms_norm"),
     **dict.fromkeys(("sgd_", "sgd_momentum_", "adamw_", "increment_step_"), "test_optimizers"),
     **dict.fromkeys(("grad_norm", "clip_scale"), "test_optimizers"),
     "slice_backward": "test_slice_gradient",

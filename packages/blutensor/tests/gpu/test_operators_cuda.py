@@ -59,6 +59,8 @@ def function_of(name: str) -> Callable[..., Any]:
     """The public function: nn.functional's where the operator has one there, with tensors alone."""
     if name == "layer_norm":
         return lambda x, weight, bias: _operators.layer_norm(x, weight, bias)[0]
+    if name == "rms_norm":
+        return lambda x, weight: _operators.rms_norm(x, weight)[0]
     return getattr(F, name, None) or getattr(_operators, name)
 
 
@@ -275,9 +277,14 @@ def test_writes(dtype: str) -> None:
             for device in ("cuda", "cpu"):
                 x = placed(np.round(values), dtype, device, layout)
                 y = placed(np.round(source), dtype, device)
+                after = []
                 if dtype != "bool":
-                    x.add_(y)
-                after = [as_numpy(x)]
+                    for write in (x.add_, x.mul_, x.sub_):
+                        write(y)
+                        after.append(as_numpy(x))
+                if dtype in FLOATS:
+                    x.div_(3.0)
+                after.append(as_numpy(x))
                 x.copy_(y)
                 after.append(as_numpy(x))
                 x.fill_(3)

@@ -97,6 +97,59 @@ def test_values_and_gradients(rows: int, classes: int, scale: float, reduction: 
     assert_as_good_as(own.grad.numpy(), their_gradient, exact_gradient)
 
 
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
+@pytest.mark.parametrize(("rows", "classes"), [(1, 1), (5, 7), (3, 65), (37, 211), (4, 50304)])
+def test_label_smoothing(rows: int, classes: int, smoothing: float, reduction: Any, isa: str) -> None:
+    torch = require_torch()
+    x, targets = operands(rows, classes, 3.0)
+    x += 20  # a large mean costs no digits
+
+    def theirs(dtype: Any) -> list[Array]:
+        leaf = torch.tensor(x, dtype=dtype, requires_grad=True)
+        loss = torch.nn.functional.cross_entropy(
+            leaf, torch.tensor(targets), reduction=reduction, label_smoothing=smoothing
+        )
+        loss.backward(torch.ones_like(loss))
+        return [loss.detach().numpy(), leaf.grad.numpy()]
+
+    with using_isa(isa):
+        own = parameter(x)
+        result = F.cross_entropy(own, bt.asarray(targets), reduction=reduction, label_smoothing=smoothing)
+        result.backward(bt.ones(result.shape))
+    assert own.grad is not None
+    for got, peer, exact in zip([result.detach(), own.grad], theirs(torch.float32), theirs(torch.float64), strict=True):
+        assert_as_good_as(got.numpy(), peer, exact)
+
+
+def test_label_smoothing_of_zero_changes_no_bits() -> None:
+    x, targets = operands(9, 300, 5.0)
+    leaves = [parameter(x), parameter(x)]
+    losses = [F.cross_entropy(leaves[0], bt.asarray(targets)), F.cross_entropy(leaves[1], bt.asarray(targets), label_smoothing=0.0)]  # fmt: skip
+    for loss in losses:
+        loss.backward()
+    assert losses[0].item() == losses[1].item()
+    np.testing.assert_array_equal(leaves[0].grad.numpy(), leaves[1].grad.numpy())
+
+
+def test_label_smoothing_of_other_dtypes_and_captures() -> None:
+    x, targets = operands(6, 33, 2.0)
+    t = bt.asarray(targets)
+    exact = F.cross_entropy(bt.asarray(x.astype(np.float64)), t, label_smoothing=0.2).item()
+    for dtype in ("bfloat16", "float16"):
+        low = bt.asarray(x).astype(dtype)
+        same = F.cross_entropy(low.astype("float64"), t, label_smoothing=0.2).item()
+        assert F.cross_entropy(low, t, label_smoothing=0.2).item() == pytest.approx(same, rel=2.0**-22)
+        assert same == pytest.approx(exact, rel=2.0**-6)
+    bt.gradcheck(lambda a: F.cross_entropy(a, t, label_smoothing=0.2), [parameter(x.astype(np.float64))])
+    primitive = bt.capture(lambda a: F.cross_entropy(a, t, label_smoothing=0.2), level="primitive")
+    for _ in range(3):
+        assert primitive(bt.asarray(x.astype(np.float64))).item() == pytest.approx(exact, rel=1e-13)
+    with pytest.raises(bt.ShapeError, match=r"\[cross_entropy\] expected label_smoothing from 0 to 1, got 1.5"):
+        F.cross_entropy(bt.asarray(x), t, label_smoothing=1.5)
+
+
 def test_statistics_of_rows() -> None:
     x, targets = operands(9, 300, 5.0)
     _, maximum, log_sum = _operators.cross_entropy(bt.asarray(x), bt.asarray(targets))

@@ -335,3 +335,31 @@ def test_impossible_num_classes(wrong: int) -> None:
         F.linear_cross_entropy(x, weight, targets, num_classes=wrong)
     with pytest.raises(IndexError, match="targets from 0 to 4"):
         F.linear_cross_entropy(x, weight, bt.asarray(np.array([0, 5])), num_classes=5)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("rows", "channels", "classes"), [(1, 3, 2), (37, 24, 211), (300, 16, 1000)])
+def test_label_smoothing(rows: int, channels: int, classes: int, reduction: Any) -> None:
+    """Without the logits: the loss that is fused, and a product with the target's row and the mean row of weight."""
+    torch = require_torch()
+    rng = np.random.default_rng(5)
+    x, w = normal(rng, rows, channels), normal(rng, classes, channels, scale=0.3)
+    targets = rng.integers(0, classes, rows)
+    if rows > 2:
+        targets[1] = -100
+
+    def theirs(dtype: Any) -> list[Array]:
+        leaves = [torch.tensor(v, dtype=dtype, requires_grad=True) for v in (x, w)]
+        loss = torch.nn.functional.cross_entropy(
+            torch.nn.functional.linear(*leaves), torch.tensor(targets), reduction=reduction, label_smoothing=0.1
+        )
+        return [loss.detach().numpy(), *(g.numpy() for g in torch.autograd.grad(loss, leaves))]
+
+    leaves = [parameter(x), parameter(w)]
+    loss = F.linear_cross_entropy(*leaves, bt.asarray(targets), reduction=reduction, label_smoothing=0.1)
+    loss.backward()
+    got = [loss.detach().numpy(), *(t.grad.numpy() for t in leaves if t.grad is not None)]
+    for a, b, exact in zip(got, theirs(torch.float32), theirs(torch.float64), strict=True):
+        assert_as_good_as(a, b, exact)
+    with pytest.raises(bt.ShapeError, match="linear_cross_entropy"):
+        F.linear_cross_entropy(*leaves, bt.asarray(targets), label_smoothing=-0.1)

@@ -1,7 +1,8 @@
 // scaled_dot_product_attention, its gradient, and attention_decode.
 //
-// Shapes: query [..., T, D], key and value [..., S, D] with the same leading axes (batch and heads); output like
-// query, logsumexp [..., T]. The kernels see one (batch, head) pair at a time.
+// Shapes: query [..., T, D], key and value [..., S, D] with the same leading axes (batch and heads), but that key heads
+// may be fewer (grouped_heads.h); output like query, logsumexp [..., T]. The kernels see one (batch, head) pair at a
+// time.
 #include "ops/attention/attention.h"
 
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "ops/all_operators.h"
 #include "ops/attention/attention_kernels.h"
+#include "ops/attention/grouped_heads.h"
 #include "ops/elementwise/compose.h"
 #include "ops/kernels.h"
 #include "ops/parallel.h"
@@ -76,10 +78,15 @@ double resolve_scale(double scale, int64_t head_dim) {
 void check_operand(const char* op, const Tensor& t, const char* name, const Tensor& query) {
   require_type(t.dtype() == query.dtype(), "[", op, "] expected ", name, " of dtype ", dtype_name(query.dtype()),
                " like query, got ", describe(t));
-  bool same = t.rank() == query.rank();
-  for (int i = 0; same && i < t.rank(); ++i) same = i == t.rank() - 2 || t.shape()[i] == query.shape()[i];
+  const int rank = query.rank(), heads = rank - 3;
+  bool same = t.rank() == rank;
+  for (int i = 0; same && i < rank; ++i)
+    same = i == rank - 2 || t.shape()[i] == query.shape()[i] ||
+           (i == heads && t.shape()[i] > 0 && query.shape()[i] % t.shape()[i] == 0);
   require(same, "[", op, "] expected ", name, " [..., S, D] with the leading axes and the D of query ", query.shape(),
-          ", got ", t.shape());
+          " (heads, the third axis from the end, may be fewer by a whole factor), got ", t.shape());
+  require(rank < kMaxRank || t.rank() < 3 || t.size(-3) == query.size(-3), "[", op,
+          "] expected grouped heads in tensors of at most ", kMaxRank - 1, " axes, got ", query.shape());
 }
 
 void check_operands(const char* op, const Tensor& query, const Tensor& key, const Tensor& value) {
@@ -114,7 +121,9 @@ constexpr int64_t kMinTaskWork = 1 << 19;
 
 }  // namespace
 
-void launch_attention_forward(const Launch& launch) {
+void launch_attention_forward(const Launch& ungrouped) {
+  const GroupedHeads grouped(ungrouped, "qkk", "qr");
+  const Launch& launch = grouped.launch();
   const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2];
   const View &output = launch.outputs[0], &logsumexp = launch.outputs[1];
   const int rank = query.rank();
@@ -153,7 +162,7 @@ void launch_attention_forward(const Launch& launch) {
 namespace {
 
 Tensors forward_gradient(GradContext& ctx) {
-  static const OpRef backward{"scaled_dot_product_attention_backward"}, full{"full"};
+  static const OpRef backward{"scaled_dot_product_attention_backward"}, full{"full"}, sum{"sum"};
   Tensor grad = ctx.grad_output(0);
   const Tensor grad_logsumexp = ctx.grad_output(1);
   Tensors grads(3);
@@ -162,9 +171,13 @@ Tensors forward_gradient(GradContext& ctx) {
     const TensorSpec& spec = ctx.output_spec(0);
     grad = full({}, {Attr::of_ints(spec.shape), Attr::of_float(0), Attr::of_dtype(spec.dtype)});
   }
-  const Tensors all =
+  Tensors all =
       backward.many({grad, ctx.input(0), ctx.input(1), ctx.input(2), ctx.output(0), ctx.output(1), grad_logsumexp},
                     {ctx.attrs()[0], ctx.attrs()[1]});
+  const int rank = ctx.input_spec(1).shape.size();
+  for (size_t i = 1; i < 3; ++i)  // of a group's query heads, apart: their sum is the key head's
+    if (ctx.needs(static_cast<int>(i)) && all[i].rank() > rank)
+      all[i] = sum({all[i]}, {Attr::of_ints({rank - 2}), Attr::of_bool(false)});
   for (int i = 0; i < 3; ++i)
     if (ctx.needs(i)) grads[static_cast<size_t>(i)] = all[static_cast<size_t>(i)];
   return grads;
@@ -177,6 +190,20 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
   static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"},
       logarithm{"log"}, add{"add"};
   static const OpRef squeeze{"squeeze"};
+  if (const int64_t group = head_group(inputs[0].shape(), inputs[1].shape()); group > 1) {
+    const int heads = inputs[0].rank() - 3;
+    Shape split = inputs[0].shape();
+    split[heads] /= group;
+    split.insert(heads + 1, group);
+    const auto repeated = [&](const Tensor& t) {
+      Shape shape = t.shape();
+      shape.insert(heads + 1, group);
+      return broadcast_to(expand({t}, {Attr::of_int(heads + 1)}), shape);
+    };
+    const Tensor all[] = {reshaped(inputs[0], split), repeated(inputs[1]), repeated(inputs[2])};
+    const Tensors results = decompose_forward(all, attrs);
+    return {reshaped(results[0], inputs[0].shape()), reshaped(results[1], without_last(inputs[0].shape()))};
+  }
   const Tensor &query = inputs[0], &key = inputs[1], &value = inputs[2];
   const DType dtype = attention_stat_dtype(query.dtype());
   Dims swapped = Dims::filled(key.rank(), 0);
@@ -215,8 +242,12 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
       require(t.shape() == rows && t.dtype() == attention_stat_dtype(query.dtype()), "[", op,
               "] expected logsumexp of shape ", rows, ", got ", describe(t));
   require(call.inputs[5].contiguous(), "[", op, "] expected a contiguous logsumexp");
-  return {heads_inside(query.dtype(), query.shape()), heads_inside(key.dtype(), key.shape()),
-          heads_inside(key.dtype(), key.shape())};
+  TensorSpec of_key = heads_inside(key.dtype(), key.shape());
+  if (const int64_t group = head_group(query.shape(), key.shape()); group > 1) {
+    of_key = {key.dtype(), key.shape(), {}, false};
+    of_key.shape.insert(key.rank() - 2, group);
+  }
+  return {heads_inside(query.dtype(), query.shape()), of_key, of_key};
 }
 
 size_t workspace_backward(const Launch& launch) {
@@ -225,7 +256,9 @@ size_t workspace_backward(const Launch& launch) {
 
 }  // namespace
 
-void launch_attention_backward(const Launch& launch) {
+void launch_attention_backward(const Launch& ungrouped) {
+  const GroupedHeads grouped(ungrouped, "qqkkqrr", "q..");
+  const Launch& launch = grouped.launch();
   const View &grad = launch.inputs[0], &query = launch.inputs[1], &key = launch.inputs[2], &value = launch.inputs[3];
   const View &output = launch.inputs[4], &logsumexp = launch.inputs[5], &grad_logsumexp = launch.inputs[6];
   const int rank = query.rank();
@@ -281,7 +314,9 @@ std::vector<TensorSpec> infer_decode(const OpCall& call) {
   return {heads_inside(query.dtype(), query.shape())};
 }
 
-void launch_decode(const Launch& launch) {
+void launch_decode(const Launch& ungrouped) {
+  const GroupedHeads grouped(ungrouped, "qkk.", "q");
+  const Launch& launch = grouped.launch();
   const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2],
              &position = launch.inputs[3];
   const int64_t at = position.dtype == DType::int32 ? *position.ptr<int32_t>() : *position.ptr<int64_t>();
@@ -326,7 +361,9 @@ void register_attention(OperatorRegistry& registry) {
     op.doc =
         "softmax(scale * query @ key^T) @ value over the last two axes, without ever holding the [T, S] matrix. "
         "query: [..., T, D], key and value: [..., S, D] with the same leading axes, any strides, D <= 256, any "
-        "floating dtype. Results: output [..., T, D] and logsumexp [..., T] (natural logarithm of the sum of "
+        "floating dtype. Key heads (the third axis from the end) may be fewer by a whole factor G: query head h reads "
+        "key head h / G, without a copy. Results: output [..., T, D] and logsumexp [..., T] (natural logarithm of the "
+        "sum of "
         "exp(scores); float32, float64 for float64). is_causal: query i sees keys 0..i, also when T != S (PyTorch's "
         "top-left alignment); values behind the mask must be finite. scale 0 stands for 1/sqrt(D). From rank 4 on, "
         "the output lies in memory as [..., T, H, D]: permuting and merging heads copies nothing. Queries that see "
@@ -346,6 +383,7 @@ void register_attention(OperatorRegistry& registry) {
         {{{1, 2, 5, 3}, {1, 2, 5, 3}, {1, 2, 5, 3}}, {Attr::of_bool(true), Attr::of_float(0)}, "normal"},
         {{{2, 3, 4}, {2, 5, 4}, {2, 5, 4}}, {Attr::of_bool(false), Attr::of_float(0.7)}, "normal"},
         {{{4, 3}, {2, 3}, {2, 3}}, {Attr::of_bool(true), Attr::of_float(-0.5)}, "normal"},
+        {{{2, 6, 4, 3}, {2, 2, 4, 3}, {2, 2, 4, 3}}, {Attr::of_bool(true), Attr::of_float(0)}, "normal"},
     };
     registry.add(std::move(op));
   }
@@ -355,7 +393,9 @@ void register_attention(OperatorRegistry& registry) {
     op.doc =
         "Gradients of scaled_dot_product_attention with respect to query, key and value; probabilities are "
         "recomputed from logsumexp [..., T]. grad_logsumexp [..., T] may be missing. Each result has the shape of "
-        "its operand and, from rank 4 on, lies in memory as [..., T, H, D]. The order of every sum is fixed by the "
+        "its operand and, from rank 4 on, lies in memory as [..., T, H, D]; where G query heads share a key head, the "
+        "gradients of key and value are [..., H_kv, G, S, D], row-major, and not yet summed over G. The order of every "
+        "sum is fixed by the "
         "shapes.";
     op.category = "Gradients";
     op.inputs = {{"grad_output", Kind::required},   {"query", Kind::required},  {"key", Kind::required},
@@ -375,7 +415,8 @@ void register_attention(OperatorRegistry& registry) {
     op.name = "attention_decode";
     op.doc =
         "Attention of one new token over a cache: query [..., 1, D] against rows 0..position of key_cache and "
-        "value_cache [..., Tmax, D] (any strides); result [..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), "
+        "value_cache [..., Tmax, D] (any strides; heads may be fewer, as in scaled_dot_product_attention); result "
+        "[..., 1, D]. position: 0-d int32 or int64 in [0, Tmax), "
         "IndexError otherwise. scale 0 stands for 1/sqrt(D). No gradient.";
     op.category = "Neural network";
     op.inputs = {{"query", Kind::required},

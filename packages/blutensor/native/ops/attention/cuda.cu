@@ -7,6 +7,7 @@
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/cuda_arguments.h"
 #include "ops/attention/cuda_tiled.h"
+#include "ops/attention/grouped_heads.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/table.h"
 
@@ -106,7 +107,9 @@ Tiled tiled_kind(const Launch& launch) {
 
 // ---------------------------------------------------------------- launchers
 
-void launch_forward_cuda(const Launch& launch) {
+void launch_forward_cuda(const Launch& ungrouped) {
+  const GroupedHeads grouped(ungrouped, "qkk", "qr");
+  const Launch& launch = grouped.launch();
   const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2];
   const View &output = launch.outputs[0], &logsumexp = launch.outputs[1];
   AttentionArguments args;
@@ -128,7 +131,9 @@ void launch_forward_cuda(const Launch& launch) {
   cuda::check_launch("scaled_dot_product_attention");
 }
 
-void launch_backward_cuda(const Launch& launch) {
+void launch_backward_cuda(const Launch& ungrouped) {
+  const GroupedHeads grouped(ungrouped, "qqkkqrr", "q..");
+  const Launch& launch = grouped.launch();
   const View &grad = launch.inputs[0], &query = launch.inputs[1], &key = launch.inputs[2], &value = launch.inputs[3];
   const View &output = launch.inputs[4], &logsumexp = launch.inputs[5], &grad_logsumexp = launch.inputs[6];
   const View &grad_query = launch.outputs[0], &grad_key = launch.outputs[1], &grad_value = launch.outputs[2];
@@ -161,7 +166,9 @@ void launch_backward_cuda(const Launch& launch) {
 
 size_t bytes_of(const View& view) { return static_cast<size_t>(view.numel()) * dtype_size(view.dtype); }
 
-void launch_decode_cuda(const Launch& launch) {
+void launch_decode_cuda(const Launch& ungrouped) {
+  const GroupedHeads grouped(ungrouped, "qkk.", "q");
+  const Launch& launch = grouped.launch();
   const View &query = launch.inputs[0], &key = launch.inputs[1], &value = launch.inputs[2],
              &position = launch.inputs[3], &output = launch.outputs[0];
   AttentionArguments args;

@@ -6,6 +6,7 @@
 #include "ops/all_operators.h"
 #include "ops/elementwise/arguments.h"
 #include "ops/elementwise/compose.h"
+#include "ops/views/views.h"
 
 namespace blutensor {
 
@@ -59,9 +60,10 @@ void launch_copy_into(const Launch& args) {
   copy_view(args.inputs[0], args.inputs[1]);
 }
 
-void launch_add_into(const Launch& args) {
-  check_written(args.inputs[0], args.inputs[1], "add_");
-  run_binary(BinaryOp::add, args.inputs[0].dtype, args.inputs[0], args.inputs[0], args.inputs[1]);
+template <BinaryOp op>
+void launch_binary_into(const Launch& args) {
+  check_written(args.inputs[0], args.inputs[1], in_place_name(op));
+  run_binary(op, args.inputs[0].dtype, args.inputs[0], args.inputs[0], args.inputs[1]);
 }
 
 void launch_fill(const Launch& args) {
@@ -73,17 +75,10 @@ void launch_fill(const Launch& args) {
   fill_view(x, element);
 }
 
-bool broadcasts(const Shape& from, const Shape& to) {
-  const int added = to.size() - from.size();
-  for (int i = 0; i < from.size(); ++i)
-    if (added < 0 || (from[i] != 1 && from[i] != to[added + i])) return false;
-  return true;
-}
-
 // Both tensors, checked: `source` broadcasts to the written one.
 std::vector<TensorSpec> infer_write(const OpCall& call, const char* op, bool converts) {
   const Tensor &x = call.inputs[0], &source = call.inputs[1];
-  require(broadcasts(source.shape(), x.shape()), "[", op, "] expected a source that broadcasts to shape ", x.shape(),
+  require(broadcasts_to(source.shape(), x.shape()), "[", op, "] expected a source that broadcasts to shape ", x.shape(),
           ", got ", source.shape());
   require_type(converts || is_floating(x.dtype()) || promote(x.dtype(), source.dtype()) == x.dtype(), "[", op,
                "] expected a source that converts to ", dtype_name(x.dtype()), " without loss of kind, got ",
@@ -101,6 +96,21 @@ Operator write_operator(const char* name, const char* doc, LaunchFn launch) {
   o.launch_cpu = launch;
   o.effect = Effect::writes;
   return o;
+}
+
+template <BinaryOp op>
+void add_binary_into(OperatorRegistry& registry, const std::string& what) {
+  const std::string doc = what + " in place; other broadcasts to x's shape and is converted to its dtype.";
+  Operator into = write_operator(in_place_name(op), doc.c_str(), launch_binary_into<op>);
+  into.inputs.push_back({.name = "other"});
+  into.infer = [](const OpCall& call) {
+    const DType dtype = call.inputs[0].dtype();
+    require_type(op == BinaryOp::divide ? is_floating(dtype) : dtype != DType::boolean, "[", in_place_name(op),
+                 "] expected a ", op == BinaryOp::divide ? "floating-point" : "numeric", " tensor, got ",
+                 dtype_name(dtype));
+    return infer_write(call, in_place_name(op), false);
+  };
+  registry.add(std::move(into));
 }
 
 // ---------------------------------------------------------------- concat
@@ -205,14 +215,10 @@ void register_copy(OperatorRegistry& registry) {
   copy_into.infer = [](const OpCall& call) { return infer_write(call, "copy_", true); };
   registry.add(std::move(copy_into));
 
-  Operator add_into = write_operator(
-      "add_", "x += other in place; other broadcasts to x's shape and is converted to its dtype.", launch_add_into);
-  add_into.inputs.push_back({.name = "other"});
-  add_into.infer = [](const OpCall& call) {
-    require_type(call.inputs[0].dtype() != DType::boolean, "[add_] expected a numeric tensor, got bool");
-    return infer_write(call, "add_", false);
-  };
-  registry.add(std::move(add_into));
+  add_binary_into<BinaryOp::add>(registry, "x += other");
+  add_binary_into<BinaryOp::subtract>(registry, "x -= other");
+  add_binary_into<BinaryOp::multiply>(registry, "x *= other");
+  add_binary_into<BinaryOp::divide>(registry, "x /= other");
 
   Operator fill = write_operator("fill_", "Every element of x becomes `value`, converted to x's dtype.", launch_fill);
   fill.attrs = {{"value", AttrKind::floating, {}, true, {}}};

@@ -1,6 +1,7 @@
 // Copying between views, for operators whose work is to put elements elsewhere.
 #pragma once
 
+#include "ops/elementwise/elementwise_kernels.h"
 #include "tensor/tensor.h"
 
 namespace blutensor {
@@ -14,6 +15,11 @@ void copy_view(const View& destination, const View& source);
 bool may_overlap(const View& a, const View& b);
 // Whether two positions of the view may be one element of memory: a view that cannot be written in place.
 bool overlaps_itself(const View& view);
+
+// Names of the operators that write what a binary one computes into its first operand.
+constexpr const char* in_place_name(BinaryOp op) {
+  return op == BinaryOp::add ? "add_" : op == BinaryOp::subtract ? "sub_" : op == BinaryOp::multiply ? "mul_" : "div_";
+}
 
 // Throws when positions of `destination` share memory: nothing is written to such a view.
 void check_written(const View& destination, const char* op);

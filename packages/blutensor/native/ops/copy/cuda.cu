@@ -20,10 +20,13 @@ void launch_copy_into(const Launch& args) {
   cuda::copy_view(args.inputs[0], args.inputs[1], stream_of(args));
 }
 
-void launch_add_into(const Launch& args) {
-  const View &x = args.inputs[0], &other = args.inputs[1];
-  check_written(x, other, "add_");
-  cuda::run_binary(BinaryOp::add, x.dtype, x, x, other, stream_of(args));
+template <BinaryOp op>
+void add_binary_into(CudaTable& table) {
+  table.add(in_place_name(op), [](const Launch& args) {
+    const View &x = args.inputs[0], &other = args.inputs[1];
+    check_written(x, other, in_place_name(op));
+    cuda::run_binary(op, x.dtype, x, x, other, stream_of(args));
+  });
 }
 
 void launch_fill(const Launch& args) {
@@ -70,7 +73,10 @@ void add_copy_cuda(CudaTable& table) {
   table.add("copy", launch_copy);
   table.add("astype", launch_copy);
   table.add("copy_", launch_copy_into);
-  table.add("add_", launch_add_into);
+  add_binary_into<BinaryOp::add>(table);
+  add_binary_into<BinaryOp::subtract>(table);
+  add_binary_into<BinaryOp::multiply>(table);
+  add_binary_into<BinaryOp::divide>(table);
   table.add("fill_", launch_fill);
   table.add("concat", launch_concat);
   table.add("index_write_", launch_index_write);

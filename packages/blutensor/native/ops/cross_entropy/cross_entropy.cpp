@@ -1,5 +1,7 @@
 // cross_entropy: mean, sum or list of -log softmax(logits)[target], and its gradient.
 //
+// With label smoothing e the loss is the mean over all classes of -log softmax by a weight of e, and that of the target
+// by 1 - e (Szegedy et al., 2016).
 // Shapes: logits [..., V], targets [...] int32 or int64. A row is one position of the leading axes.
 // log(sum(exp(row))) is kept in two parts, maximum and log_sum [...]: rounding their sum would cost the gradient up
 // to |maximum| units in the last place.
@@ -23,6 +25,8 @@ enum class Reduction { none, mean, sum };
 Reduction reduction_of(const Attrs& attrs) {
   return attrs.s(1) == "none" ? Reduction::none : attrs.s(1) == "sum" ? Reduction::sum : Reduction::mean;
 }
+
+double smoothing_of(const Attrs& attrs) { return attrs.f(2); }
 
 DType stat_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
@@ -70,6 +74,22 @@ void check_operands(const char* op, const Tensor& logits, const Tensor& targets)
           without_last(logits.shape()), " for logits ", logits.shape(), ", got ", targets.shape());
 }
 
+void check_smoothing(const char* op, const Attrs& attrs) {
+  require(smoothing_of(attrs) >= 0 && smoothing_of(attrs) <= 1, "[", op, "] expected label_smoothing from 0 to 1, got ",
+          smoothing_of(attrs));
+}
+
+// Mean of maximum - logit over a row. The sums of eight columns do not wait for each other.
+template <class T, class Stat>
+double mean_below(const T* x, int64_t stride, int64_t n, Stat maximum) {
+  double sums[8] = {};
+  for (int64_t j = 0; j < n; ++j)
+    sums[j % 8] += static_cast<double>(maximum) - static_cast<double>(static_cast<Stat>(x[j * stride]));
+  double sum = 0;
+  for (const double s : sums) sum += s;
+  return sum / static_cast<double>(n);
+}
+
 int64_t rows_per_task(int64_t num_classes) {
   return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(num_classes, 1));
 }
@@ -79,6 +99,7 @@ int64_t rows_per_task(int64_t num_classes) {
 std::vector<TensorSpec> infer_forward(const OpCall& call) {
   const Tensor &logits = call.inputs[0], &targets = call.inputs[1];
   check_operands("cross_entropy", logits, targets);
+  check_smoothing("cross_entropy", call.attrs);
   const DType dtype = stat_dtype(logits.dtype());
   const bool scalar = reduction_of(call.attrs) != Reduction::none;
   return {{dtype, scalar ? Shape{} : targets.shape(), {}, false},
@@ -96,6 +117,7 @@ void launch_forward(const Launch& launch) {
              &log_sum = launch.outputs[2];
   const Targets targets(launch.inputs[1], launch.attrs.i(0));
   const Reduction reduction = reduction_of(launch.attrs);
+  const double smoothing = smoothing_of(launch.attrs);
   const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = maximum.numel();
   const int64_t num_valid = targets.check(num_classes);
   const RowOffsets logits_rows(logits, logits.rank() - 1);
@@ -121,6 +143,9 @@ void launch_forward(const Launch& launch) {
         if (!targets.ignored(target)) {
           const auto logit = static_cast<double>(static_cast<Stat>(x[target * stride]));
           value = (static_cast<double>(parts.maximum) - logit) + log;
+          if (smoothing > 0)
+            value = (1 - smoothing) * (static_cast<double>(parts.maximum) - logit) + log +
+                    smoothing * mean_below<T, Stat>(x, stride, num_classes, parts.maximum);
         }
         if (reduction == Reduction::none)
           loss.ptr<Stat>()[row] = static_cast<Stat>(value);
@@ -145,8 +170,7 @@ Tensors forward_gradient(GradContext& ctx) {
         "[cross_entropy] only the loss has a gradient; take logsumexp from max, exp and sum where one is needed of it");
   const Tensor grad = ctx.grad_output(0);
   if (!ctx.needs(0) || !grad.defined()) return Tensors(2);
-  return {backward({grad, ctx.input(0), ctx.input(1), ctx.output(1), ctx.output(2)}, {ctx.attrs()[0], ctx.attrs()[1]}),
-          Tensor{}};
+  return {backward({grad, ctx.input(0), ctx.input(1), ctx.output(1), ctx.output(2)}, ctx.attrs()), Tensor{}};
 }
 
 Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
@@ -165,7 +189,12 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
   const Tensor hit = equal({expand({targets}, {Attr::of_int(-1)}), classes}), zero = constant(0, dtype);
   const Tensor chosen = sum({where({hit, shifted, zero})}, {last, Attr::of_bool(false)});
   const Tensor valid = not_equal({targets, constant(static_cast<double>(attrs.i(0)), DType::int64)});
-  Tensor loss = where({valid, subtract({squeeze({log_sum}, {last}), chosen}), zero});
+  Tensor below = chosen;
+  if (const double smoothing = smoothing_of(attrs); smoothing > 0) {
+    static const OpRef mean{"mean"}, add{"add"};
+    below = add({scaled(chosen, 1 - smoothing), scaled(mean({shifted}, {last, Attr::of_bool(false)}), smoothing)});
+  }
+  Tensor loss = where({valid, subtract({squeeze({log_sum}, {last}), below}), zero});
   const auto sum_all = [&](const Tensor& t) {
     Dims axes;
     for (int i = 0; i < t.rank(); ++i) axes.push_back(i);
@@ -182,6 +211,7 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
   const char* op = "cross_entropy_backward";
   const Tensor &grad = call.inputs[0], &logits = call.inputs[1], &targets = call.inputs[2];
   check_operands(op, logits, targets);
+  check_smoothing(op, call.attrs);
   const DType dtype = stat_dtype(logits.dtype());
   const Shape expected = reduction_of(call.attrs) == Reduction::none ? targets.shape() : Shape{};
   require(grad.shape() == expected && grad.dtype() == dtype, "[", op, "] expected grad_output ", dtype_name(dtype),
@@ -198,6 +228,7 @@ void launch_backward(const Launch& launch) {
   const Targets targets(launch.inputs[2], launch.attrs.i(0));
   const RowOffsets grad_rows(grad, -1);
   const Reduction reduction = reduction_of(launch.attrs);
+  const double smoothing = smoothing_of(launch.attrs);
   const int64_t num_classes = logits.shape.back(), stride = logits.strides.back(), num_rows = maximum.numel();
   const int64_t num_valid = targets.check(num_classes);
   const RowOffsets logits_rows(logits, logits.rank() - 1);
@@ -216,16 +247,17 @@ void launch_backward(const Launch& launch) {
         Stat scale = grad.ptr<Stat>()[reduction == Reduction::none ? grad_rows(row) : 0];
         if (reduction == Reduction::mean) scale /= static_cast<Stat>(num_valid);
         const LogSumExp<Stat> parts{maximum.ptr<Stat>()[row], log_sum.ptr<Stat>()[row]};
+        const Stat share = static_cast<Stat>(smoothing / static_cast<double>(num_classes)), offset = share * scale;
         if constexpr (std::is_same_v<T, float>) {
           if (stride == 1)
-            kernels().cross_entropy.probabilities(x, out, num_classes, parts, scale);
+            kernels().cross_entropy.probabilities(x, out, num_classes, parts, scale, offset);
           else
-            probabilities_reference<T, Stat>(x, stride, out, num_classes, parts, scale);
+            probabilities_reference<T, Stat>(x, stride, out, num_classes, parts, scale, offset);
         } else {
-          probabilities_reference<T, Stat>(x, stride, out, num_classes, parts, scale);
+          probabilities_reference<T, Stat>(x, stride, out, num_classes, parts, scale, offset);
         }
-        const Stat logit = static_cast<Stat>(x[target * stride]);
-        out[target] = static_cast<T>((std::exp((logit - parts.maximum) - parts.log_sum) - Stat(1)) * scale);
+        const Stat logit = static_cast<Stat>(x[target * stride]), hit = static_cast<Stat>(1 - smoothing) + share;
+        out[target] = static_cast<T>((std::exp((logit - parts.maximum) - parts.log_sum) - hit) * scale);
       }
     });
   });
@@ -237,7 +269,8 @@ void register_cross_entropy(OperatorRegistry& registry) {
   using Kind = InputSpec::Kind;
   const std::vector<AttrSpec> attrs = {
       {"ignore_index", AttrKind::integer, Attr::of_int(-100), false, {}},
-      {"reduction", AttrKind::string, Attr::of_string("mean"), false, {"mean", "sum", "none"}}};
+      {"reduction", AttrKind::string, Attr::of_string("mean"), false, {"mean", "sum", "none"}},
+      {"label_smoothing", AttrKind::floating, Attr::of_float(0), false, {}}};
   {
     Operator op;
     op.name = "cross_entropy";
@@ -245,7 +278,8 @@ void register_cross_entropy(OperatorRegistry& registry) {
         "-log(softmax(logits)[target]) of every row. logits: [..., V], any floating dtype; targets: [...], int32 or "
         "int64, in [0, V) or ignore_index (IndexError otherwise, before anything is written). Results: loss, float32 "
         "(float64 for float64 logits): 0-d for reduction 'mean' (over the rows that are not ignored; NaN when all "
-        "are) and 'sum', [...] for 'none' (0 where ignored); and, without a gradient, maximum and log_sum [...] of "
+        "are) and 'sum', [...] for 'none' (0 where ignored); label_smoothing e gives every class a share e / V of the "
+        "target's weight; and, without a gradient, maximum and log_sum [...] of "
         "the rows: logsumexp is their sum.";
     op.category = "Neural network";
     op.inputs = {{"logits", Kind::required}, {"targets", Kind::required}};
@@ -265,7 +299,7 @@ void register_cross_entropy(OperatorRegistry& registry) {
     Operator op;
     op.name = "cross_entropy_backward";
     op.doc =
-        "Gradient of cross_entropy with respect to logits: (softmax(logits) - onehot(targets)) * grad_output, "
+        "Gradient of cross_entropy with respect to logits: (softmax(logits) - smoothed onehot(targets)) * grad_output, "
         "divided by the number of rows that count for reduction 'mean'; maximum and log_sum [...] are "
         "cross_entropy's. Ignored rows get 0.";
     op.category = "Gradients";

@@ -23,8 +23,9 @@ struct LogSumExp {
 
 struct CrossEntropyKernels {
   RowSum<float> (*row_sum)(const float* logits, int64_t n) = nullptr;
-  // grad[j] = exp((logits[j] - maximum) - log_sum) * scale
-  void (*probabilities)(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) = nullptr;
+  // grad[j] = exp((logits[j] - maximum) - log_sum) * scale - offset
+  void (*probabilities)(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale,
+                        float offset) = nullptr;
 };
 
 void use_reference(CrossEntropyKernels& kernels);
@@ -35,6 +36,7 @@ void use_avx512(CrossEntropyKernels& kernels);
 template <class T, class Stat>
 RowSum<Stat> row_sum_reference(const T* logits, int64_t stride, int64_t n);
 template <class T, class Stat>
-void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, LogSumExp<Stat> parts, Stat scale);
+void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, LogSumExp<Stat> parts, Stat scale,
+                             Stat offset);
 
 }  // namespace blutensor

@@ -60,10 +60,10 @@ RowSum<float> row_sum(const float* logits, int64_t n) {
   return {maximum, maximum == -kInfinity ? __builtin_nan("") : sum};  // a row of -inf gives NaN, as softmax does
 }
 
-void probabilities(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {
+void probabilities(const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale, float offset) {
   const F maximum = simd::broadcast(parts.maximum), log_sum = simd::broadcast(parts.log_sum),
-          factor = simd::broadcast(scale);
-  const auto weight = [&](F x) { return simd::exp_flushed((x - maximum) - log_sum) * factor; };
+          factor = simd::broadcast(scale), less = simd::broadcast(offset);
+  const auto weight = [&](F x) { return simd::exp_flushed((x - maximum) - log_sum) * factor - less; };
   int64_t j = 0;
 #pragma GCC unroll 4
   for (; j + simd::kLanes <= n; j += simd::kLanes) simd::store(grad + j, weight(simd::load(logits + j)));

@@ -37,22 +37,38 @@ struct Targets {
 
 template <class T, int kRow, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_rows(const T* logits, int64_t row_stride, int64_t rows, const Targets targets,
+    cross_entropy_rows(const T* logits, int64_t row_stride, int64_t rows, const Targets targets, double smoothing,
                        device_compute_t<T>* maximum, device_compute_t<T>* log_sum, double* losses,
                        device_compute_t<T>* loss) {
   using C = device_compute_t<T>;
   __shared__ MaxSum<C> shared[kThreads / kWarpSize];
+  __shared__ C below[kThreads / kWarpSize];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow;
   if (row >= rows) return;
   const T* x = logits + row * row_stride;
   const MaxSum<C> all = row_max_sum<kRow, kWidth>(x, targets.num_classes, shared);
+  C sum_below = 0;  // of maximum - logit
+  if (smoothing > 0) {
+    for (int64_t j = threadIdx.x % kRow; j < targets.num_classes; j += kRow)
+      sum_below += all.maximum - convert<C>(x[j]);
+    if constexpr (kRow == kWarpSize)
+      sum_below = warp_sum(sum_below);
+    else
+      sum_below = block_sum<kRow>(sum_below, below);
+  }
   if (threadIdx.x % kRow > 0) return;
   const double log_of_sum = log(static_cast<double>(all.sum));
   maximum[row] = all.maximum;
   log_sum[row] = static_cast<C>(log_of_sum);
   const int64_t target = targets.at(row);
-  const double value =
-      target < 0 ? 0 : (static_cast<double>(all.maximum) - static_cast<double>(convert<C>(x[target]))) + log_of_sum;
+  double value = 0;
+  if (target >= 0) {
+    value = static_cast<double>(all.maximum) - static_cast<double>(convert<C>(x[target]));
+    if (smoothing > 0)
+      value = (1 - smoothing) * value +
+              smoothing * (static_cast<double>(sum_below) / static_cast<double>(targets.num_classes));
+    value += log_of_sum;
+  }
   if (losses)
     losses[row] = value;
   else
@@ -83,8 +99,8 @@ __global__ void __launch_bounds__(kSumThreads) count_rows(const Targets targets,
 template <class T, int kRow, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cross_entropy_gradient(const device_compute_t<T>* grad, bool grad_per_row, const int64_t* count, const T* logits,
-                           int64_t row_stride, int64_t rows, const Targets targets, const device_compute_t<T>* maximum,
-                           const device_compute_t<T>* log_sum, T* out) {
+                           int64_t row_stride, int64_t rows, const Targets targets, double smoothing,
+                           const device_compute_t<T>* maximum, const device_compute_t<T>* log_sum, T* out) {
   using C = device_compute_t<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow,
                 n = targets.num_classes;
@@ -94,6 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t target = targets.at(row);
   const C scale = grad[grad_per_row ? row : 0] / (count ? static_cast<C>(*count) : C{1}), top = maximum[row],
           log_of_sum = log_sum[row];
+  const C share = static_cast<C>(smoothing / static_cast<double>(n)), hit = static_cast<C>(1 - smoothing) + share;
   for (int64_t j = static_cast<int64_t>(threadIdx.x % kRow) * kWidth; j < n; j += kRow * kWidth) {
     Pack<C, kWidth> v = {};
     if (target >= 0) {
@@ -101,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const C probability = exponential((v[i] - top) - log_of_sum);
-        v[i] = (j + i == target ? probability - C{1} : probability) * scale;
+        v[i] = (probability - (j + i == target ? hit : share)) * scale;
       }
     }
     store_pack(dx + j, convert_pack<T>(v));
@@ -149,7 +166,7 @@ void forward(const Launch& launch, Execution& run) {
     if (rows > 0)
       visit_row<T>(logits, nullptr, [&](auto row, auto width) {
         cross_entropy_rows<T, row(), width()><<<row_blocks(rows, row()), kThreads, 0, stream_of(launch)>>>(
-            static_cast<const T*>(logits.data), logits.row_stride, rows, targets, maximum.ptr<C>(),
+            static_cast<const T*>(logits.data), logits.row_stride, rows, targets, launch.attrs.f(2), maximum.ptr<C>(),
             launch.outputs[2].ptr<C>(), losses, launch.outputs[0].ptr<C>());
         check_launch("cross_entropy");
       });
@@ -180,7 +197,8 @@ void backward(const Launch& launch, Execution& run) {
     visit_row<T>(logits, out, [&](auto row, auto width) {
       cross_entropy_gradient<T, row(), width()><<<row_blocks(rows, row()), kThreads, 0, stream_of(launch)>>>(
           static_cast<const C*>(grad), launch.attrs.s(1) == "none", count, static_cast<const T*>(logits.data),
-          logits.row_stride, rows, targets, launch.inputs[3].ptr<const C>(), launch.inputs[4].ptr<const C>(), out);
+          logits.row_stride, rows, targets, launch.attrs.f(2), launch.inputs[3].ptr<const C>(),
+          launch.inputs[4].ptr<const C>(), out);
       check_launch("cross_entropy_backward");
     });
   });

@@ -20,10 +20,11 @@ RowSum<Stat> row_sum_reference(const T* logits, int64_t stride, int64_t n) {
 }
 
 template <class T, class Stat>
-void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, LogSumExp<Stat> parts, Stat scale) {
+void probabilities_reference(const T* logits, int64_t stride, T* grad, int64_t n, LogSumExp<Stat> parts, Stat scale,
+                             Stat offset) {
   for (int64_t j = 0; j < n; ++j) {
     const Stat shifted = static_cast<Stat>(logits[j * stride]) - parts.maximum;
-    grad[j] = static_cast<T>(std::exp(shifted - parts.log_sum) * scale);
+    grad[j] = static_cast<T>(std::exp(shifted - parts.log_sum) * scale - offset);
   }
 }
 
@@ -31,16 +32,15 @@ template RowSum<float> row_sum_reference(const float*, int64_t, int64_t);
 template RowSum<double> row_sum_reference(const double*, int64_t, int64_t);
 template RowSum<float> row_sum_reference(const bfloat16*, int64_t, int64_t);
 template RowSum<float> row_sum_reference(const float16*, int64_t, int64_t);
-template void probabilities_reference(const float*, int64_t, float*, int64_t, LogSumExp<float>, float);
-template void probabilities_reference(const double*, int64_t, double*, int64_t, LogSumExp<double>, double);
-template void probabilities_reference(const bfloat16*, int64_t, bfloat16*, int64_t, LogSumExp<float>, float);
-template void probabilities_reference(const float16*, int64_t, float16*, int64_t, LogSumExp<float>, float);
+template void probabilities_reference(const float*, int64_t, float*, int64_t, LogSumExp<float>, float, float);
+template void probabilities_reference(const double*, int64_t, double*, int64_t, LogSumExp<double>, double, double);
+template void probabilities_reference(const bfloat16*, int64_t, bfloat16*, int64_t, LogSumExp<float>, float, float);
+template void probabilities_reference(const float16*, int64_t, float16*, int64_t, LogSumExp<float>, float, float);
 
 void use_reference(CrossEntropyKernels& kernels) {
   kernels.row_sum = [](const float* logits, int64_t n) { return row_sum_reference<float, float>(logits, 1, n); };
-  kernels.probabilities = [](const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale) {
-    probabilities_reference(logits, 1, grad, n, parts, scale);
-  };
+  kernels.probabilities = [](const float* logits, float* grad, int64_t n, LogSumExp<float> parts, float scale,
+                             float offset) { probabilities_reference(logits, 1, grad, n, parts, scale, offset); };
 }
 
 }  // namespace blutensor

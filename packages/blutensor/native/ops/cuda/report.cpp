@@ -55,6 +55,9 @@ class RelaxedCapture {
     case ReportCode::index_write_position:
       fail(Status::index, "[index_write_] expected a position from 0 to ", limit - 1, ", got ", report.value,
            " on cuda:", device, ": the cache is full (", advice, ")");
+    case ReportCode::index:
+      fail(Status::index, "[index] expected an index from ", -limit, " to ", limit - 1, ", got ", report.value,
+           " on cuda:", device, " (", advice, ")");
     case ReportCode::attention_decode_position:
       fail(Status::index, "[attention_decode] expected a position from 0 to ", limit - 1, ", a row of the cache, got ",
            report.value, " on cuda:", device, ": generate fewer tokens, or make the cache longer (", advice, ")");

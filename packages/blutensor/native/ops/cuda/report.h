@@ -1,4 +1,4 @@
-// Mistakes that only a kernel can see: an id or a target out of range.
+// Mistakes that only a kernel can see: an id, an index or a target out of range.
 //
 // A launcher cannot look at device data, and a kernel cannot throw. The kernel writes what it found into a slot of
 // mapped host memory and goes on with something harmless; the runtime looks at the slot wherever it waits for the
@@ -17,6 +17,7 @@ enum class ReportCode : uint32_t {
   linear_cross_entropy_target,
   index_write_position,
   attention_decode_position,
+  index,
 };
 
 struct alignas(16) Report {

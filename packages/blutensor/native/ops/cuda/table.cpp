@@ -14,7 +14,9 @@ const CudaTable& cuda_table() {
     add_matmul_cuda(t);
     add_linear_cuda(t);
     add_layer_norm_cuda(t);
+    add_rotary_cuda(t);
     add_embedding_cuda(t);
+    add_indexing_cuda(t);
     add_linear_cross_entropy_cuda(t);
     add_optimizer_cuda(t);
     add_softmax_cuda(t);

@@ -194,7 +194,8 @@ void backward(const View& grad_view, const View& ids_view, const View& weight_gr
   const bool zeroes_beside = !accumulate && count > 0 && weight_grad.contiguous() && is_aligned(weight_grad.data, 16);
   const ZeroFill zeros{zeroes_beside ? weight_grad.data : nullptr,
                        limit * cols * static_cast<int64_t>(dtype_size(weight_grad.dtype))};
-  if (!run.dry() && count > 0) sort_positions(ids, ids_view.dtype, count, limit, scratch, sorted, zeros, launch.stream);
+  if (!run.dry() && count > 0)
+    sort_positions(ids, ids_view.dtype, count, limit, scratch, sorted, zeros, true, launch.stream);
   run.release(before);
   const Matrix grad = run.rows(grad_view, grad_view.rank() - 1, grad_view.dtype);
   if (run.dry() || limit == 0 || cols == 0) return;

@@ -23,10 +23,10 @@ struct ZeroFill {
   int64_t bytes;
 };
 
-// Sorts ids [N] (contiguous int32 or int64) into `sorted` [N]. Ids out of [0, limit) are reported, and come last with
-// count 0. `scratch`: sort_scratch_bytes(N). N and limit are below 2^31.
+// Sorts ids [N] (contiguous int32 or int64) into `sorted` [N]. Ids out of [0, limit) come last with count 0, and are
+// reported as an embedding's where `reports`. `scratch`: sort_scratch_bytes(N). N and limit are below 2^31.
 size_t sort_scratch_bytes(int64_t count);
 void sort_positions(const void* ids, DType dtype, int64_t count, int64_t limit, void* scratch, SortedPosition* sorted,
-                    const ZeroFill& zeros, void* stream);
+                    const ZeroFill& zeros, bool reports, void* stream);
 
 }  // namespace blutensor

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
       const unsigned yes = __ballot_sync(kAllLanes, is_wrong);
       if (is_wrong) {
         sorted[count - num_wrong + wrong_at + rank_of(yes)] = {0, i, 0, 0};
-        report(slot, ReportCode::embedding_id, static_cast<int64_t>(ids[i]), limit);
+        if (slot) report(slot, ReportCode::embedding_id, static_cast<int64_t>(ids[i]), limit);
       }
       wrong_at += __popc(yes);
     }
@@ -167,20 +167,21 @@ __global__ void __launch_bounds__(kThreads)
 size_t sort_scratch_bytes(int64_t count) { return static_cast<size_t>(count) * sizeof(Item); }
 
 void sort_positions(const void* ids, DType dtype, int64_t count, int64_t limit, void* scratch, SortedPosition* sorted,
-                    const ZeroFill& zeros, void* stream) {
+                    const ZeroFill& zeros, bool reports, void* stream) {
   int log_classes = kLogClasses;
   while ((int64_t{kBins} << log_classes) < limit) ++log_classes;
   const unsigned classes = 1u << log_classes,
                  blocks = classes + (zeros.data ? static_cast<unsigned>(num_multiprocessors()) * kZeroBlocks : 0);
   const auto n = static_cast<int>(count), rows = static_cast<int>(limit);
   auto* items = static_cast<Item*>(scratch);
+  Report* const slot = reports ? report_slot() : nullptr;
   const auto s = static_cast<cudaStream_t>(stream);
   if (dtype == DType::int32)
     sort_by_id<<<blocks, kThreads, 0, s>>>(static_cast<const int32_t*>(ids), n, rows, log_classes, items, sorted, zeros,
-                                           report_slot());
+                                           slot);
   else
     sort_by_id<<<blocks, kThreads, 0, s>>>(static_cast<const int64_t*>(ids), n, rows, log_classes, items, sorted, zeros,
-                                           report_slot());
+                                           slot);
   check_launch("embedding_backward");
 }
 

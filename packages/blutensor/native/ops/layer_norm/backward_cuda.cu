@@ -1,5 +1,6 @@
 // Gradients of layer_norm, with xhat = (x - mean) rstd and g = dy weight, all [M, C]:
 //   dx = rstd (g - mean(g) - xhat mean(g xhat)),  dweight [C] = sum over rows of dy xhat,  dbias [C] = sum of dy.
+// Without a mean (null) it is 0 and mean(g) is left out: rms_norm.
 //
 // Algorithm: a fixed number of blocks goes through the rows; x and dy (and the gradient that dx is added to) are read
 // once, to shared memory, kMaxDepth rows ahead where that has room (a thread copies and reads its own columns, so that
@@ -10,7 +11,7 @@
 // Benchmark: benchmarks/bench_layers_cuda.py --only layer_norm
 #include <cuda_pipeline_primitives.h>
 
-#include "ops/layer_norm/layer_norm_cuda.h"
+#include "ops/layer_norm/norm.h"
 #include "ops/layer_norm/row_cuda.cuh"
 
 namespace blutensor {
@@ -30,8 +31,8 @@ struct Backward {
   int64_t dy_stride;
   const T* x;
   int64_t x_stride;
-  const T* weight;  // may be null
-  const C *mean, *rstd;
+  const T* weight;       // may be null
+  const C *mean, *rstd;  // mean may be null
   T* dx;
   bool add;    // to what is in dx
   C* partial;  // [blocks, 2 C]
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
 
   int turn = 0, stage = 0;
   for (int64_t row = first; row < p.rows; row += step, ++turn) {
-    const float mean = p.mean[row], rstd = p.rstd[row];
+    const float mean = p.mean ? p.mean[row] : 0.0f, rstd = p.rstd[row];
     wait_for_oldest(p.depth);
     // Deviations from the mean, dy, and g = dy weight, of pack k.
     struct Values {
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
     }
     sums = row_sums<RowShape>(sums, pairs, turn);
     // dx = rstd g - rstd mean(g) - deviation rstd^2 mean(g xhat)
-    const float constant = rstd * (sums.x / count), slope = rstd * rstd * (rstd * sums.y / count);
+    const float constant = p.mean ? rstd * (sums.x / count) : 0.0f, slope = rstd * rstd * (rstd * sums.y / count);
 
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(kAnyThreads) layer_norm_backward_any(const Bac
   const int thread = static_cast<int>(threadIdx.x);
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const T *x = p.x + row * p.x_stride, *dy = p.dy + row * p.dy_stride;
-    const C mean = p.mean[row], rstd = p.rstd[row];
+    const C mean = p.mean ? p.mean[row] : C{0}, rstd = p.rstd[row];
     const auto gradient = [&](int col) {
       return p.weight ? product(convert<C>(dy[col]), convert<C>(p.weight[col])) : convert<C>(dy[col]);
     };
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(kAnyThreads) layer_norm_backward_any(const Bac
       sum += g;
       product += g * ((convert<C>(x[col]) - mean) * rstd);
     }
-    const C mean_g = block_sum<kAnyThreads>(sum, shared[0]) / static_cast<C>(p.cols);
+    const C sum_g = block_sum<kAnyThreads>(sum, shared[0]), mean_g = p.mean ? sum_g / static_cast<C>(p.cols) : C{0};
     const C mean_product = block_sum<kAnyThreads>(product, shared[1]) / static_cast<C>(p.cols);
     for (int col = thread; col < p.cols; col += kAnyThreads) {
       T& dx = p.dx[row * p.cols + col];
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(kAnyThreads) partial_any(const Backward<T> p) 
   C dweight = 0, dbias = 0;
   for (int64_t row = begin; row < end; ++row) {
     const C dy = convert<C>(p.dy[row * p.dy_stride + col]);
-    dweight += dy * ((convert<C>(p.x[row * p.x_stride + col]) - p.mean[row]) * p.rstd[row]);
+    dweight += dy * ((convert<C>(p.x[row * p.x_stride + col]) - (p.mean ? p.mean[row] : C{0})) * p.rstd[row]);
     dbias += dy;
   }
   C* out = p.partial + static_cast<int64_t>(blockIdx.y) * 2 * p.cols;
@@ -277,12 +278,6 @@ __global__ void __launch_bounds__(kColumnsPerBlock* kColumnGroups)
 }
 
 // ---------------------------------------------------------------- host
-
-struct Operands {
-  View grad, x, weight, mean, rstd, dx, dweight, dbias;  // the last two may be undefined
-  int num_axes;
-  bool accumulate_weight, accumulate_bias, accumulate_x;
-};
 
 // Blocks that the rows are shared out to, and so the number of partial sums.
 int num_blocks(const Matrix& x, bool registers) {
@@ -339,7 +334,9 @@ Target target_of(const View& view, const Matrix& scratch, bool accumulate) {
   return {scratch.data, scratch.dtype, false};
 }
 
-void backward(const Operands& a, const Launch& launch, Execution& run) {
+}  // namespace
+
+void norm_backward_cuda(const NormBackward& a, const Launch& launch, Execution& run) {
   const DType dtype = a.x.dtype, statistics = accumulation_dtype(dtype);
   const int leading = a.x.rank() - a.num_axes;
   const Matrix dy = run.rows(a.grad, leading, dtype), x = run.rows(a.x, leading, dtype);
@@ -376,23 +373,6 @@ void backward(const Operands& a, const Launch& launch, Execution& run) {
   });
   if (weight_scratch.data) run.store(weight_scratch, a.dweight, a.accumulate_weight);
   if (bias_scratch.data) run.store(bias_scratch, a.dbias, a.accumulate_bias);
-}
-
-}  // namespace
-
-void layer_norm_backward_cuda(const Launch& launch, Execution& run) {
-  const auto& in = launch.inputs;
-  backward({in[0], in[1], in[2], in[3], in[4], launch.outputs[0], launch.outputs[1], launch.outputs[2],
-            static_cast<int>(launch.attrs.i(0)), false, false, false},
-           launch, run);
-}
-
-void layer_norm_backward_in_place_cuda(const Launch& launch, Execution& run) {
-  const auto& in = launch.inputs;
-  const bool adds = in[7].defined();
-  backward({in[2], in[3], in[4], in[5], in[6], adds ? in[7] : launch.outputs[0], in[0], in[1],
-            static_cast<int>(launch.attrs.i(0)), launch.attrs.b(1), launch.attrs.b(2), adds},
-           launch, run);
 }
 
 }  // namespace blutensor

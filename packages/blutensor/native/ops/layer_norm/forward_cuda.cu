@@ -1,10 +1,11 @@
-// y = (x - mean) rstd weight + bias of every row [C] of x [M, C]; mean and rstd [M] are kept for backward.
+// y = (x - mean) rstd weight + bias of every row [C] of x [M, C]; mean and rstd [M] are kept for backward. Without a
+// mean (null) it is 0: rms_norm.
 //
 // Algorithm: the row is read once, into registers; mean, then the mean square of the deviations from it (two sums, so
 // that a large mean costs no digits), then y. layer_norm_forward_any reads the row three times, from L2 mostly.
 // Bytes: 2 M C elements, weight and bias from L1. FLOPs: about 8 M C.
 // Benchmark: benchmarks/bench_layers_cuda.py --only layer_norm
-#include "ops/layer_norm/layer_norm_cuda.h"
+#include "ops/layer_norm/norm.h"
 #include "ops/layer_norm/row_cuda.cuh"
 
 namespace blutensor {
@@ -22,7 +23,7 @@ struct Forward {
   int64_t row_stride;
   const T *weight, *bias;  // may be null
   T* y;
-  C *mean, *rstd;
+  C *mean, *rstd;  // mean may be null
   int64_t rows;
   int cols;
   double eps;
@@ -47,16 +48,19 @@ __global__ void __launch_bounds__(RowShape::kThreads) layer_norm_forward(const F
     const int col = (k * kThreads + thread) * kWidth;
     if (col < p.cols) raw[k] = load_pack<kWidth>(x + col);
   }
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    if ((k * kThreads + thread) * kWidth >= p.cols) continue;
-    const Pack<float, kWidth> v = convert_pack<float>(raw[k]);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum.x += v[i];
-  }
   const float count = static_cast<float>(p.cols);
-  const float mean = row_sums<RowShape>(sum, shared, 0).x / count;
-  sum = {0, 0};
+  float mean = 0;
+  if (p.mean) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if ((k * kThreads + thread) * kWidth >= p.cols) continue;
+      const Pack<float, kWidth> v = convert_pack<float>(raw[k]);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum.x += v[i];
+    }
+    mean = row_sums<RowShape>(sum, shared, 0).x / count;
+    sum = {0, 0};
+  }
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     if ((k * kThreads + thread) * kWidth >= p.cols) continue;
@@ -67,7 +71,7 @@ __global__ void __launch_bounds__(RowShape::kThreads) layer_norm_forward(const F
   const float variance = row_sums<RowShape>(sum, shared, 1).x / count;
   const float rstd = 1.0f / sqrtf(variance + static_cast<float>(p.eps));
   if (thread == 0) {
-    p.mean[row] = mean;
+    if (p.mean) p.mean[row] = mean;
     p.rstd[row] = rstd;
   }
 
@@ -103,7 +107,7 @@ __global__ void __launch_bounds__(kAnyThreads) layer_norm_forward_any(const Forw
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const T* x = p.x + row * p.row_stride;
     C sum = 0, squares = 0;
-    for (int col = thread; col < p.cols; col += kAnyThreads) sum += convert<C>(x[col]);
+    for (int col = thread; p.mean && col < p.cols; col += kAnyThreads) sum += convert<C>(x[col]);
     const C mean = block_sum<kAnyThreads>(sum, shared[0]) / static_cast<C>(p.cols);
     for (int col = thread; col < p.cols; col += kAnyThreads) {
       const C deviation = convert<C>(x[col]) - mean;
@@ -112,7 +116,7 @@ __global__ void __launch_bounds__(kAnyThreads) layer_norm_forward_any(const Forw
     const C variance = block_sum<kAnyThreads>(squares, shared[1]) / static_cast<C>(p.cols);
     const C rstd = C{1} / sqrt(variance + static_cast<C>(p.eps));
     if (thread == 0) {
-      p.mean[row] = mean;
+      if (p.mean) p.mean[row] = mean;
       p.rstd[row] = rstd;
     }
     for (int col = thread; col < p.cols; col += kAnyThreads) {
@@ -141,23 +145,22 @@ void launch_forward(const Forward<T>& p, bool packs, cudaStream_t stream) {
 
 }  // namespace
 
-void layer_norm_forward_cuda(const Launch& launch, Execution& run) {
-  const View &x = launch.inputs[0], &y = launch.outputs[0];
-  const DType dtype = x.dtype;
-  const Matrix rows = run.rows(x, x.rank() - static_cast<int>(launch.attrs.i(1)), dtype);
-  const void *weight = run.contiguous(launch.inputs[1], dtype), *bias = run.contiguous(launch.inputs[2], dtype);
+void norm_forward_cuda(const NormForward& a, const Launch& launch, Execution& run) {
+  const DType dtype = a.x.dtype;
+  const Matrix rows = run.rows(a.x, a.x.rank() - a.num_axes, dtype);
+  const void *weight = run.contiguous(a.weight, dtype), *bias = run.contiguous(a.bias, dtype);
   if (run.dry() || rows.rows == 0) return;
   require(rows.cols < (int64_t{1} << 31) - kAnyThreads && rows.rows < (int64_t{1} << 31),
           "[layer_norm] expected fewer than 2^31 rows and columns, got ", rows.rows, " x ", rows.cols);
   // An absent weight or bias is a null pointer, aligned to anything.
-  const bool packs = has_packs(rows) && is_aligned(weight, 16) && is_aligned(bias, 16) && is_aligned(y.data, 16);
+  const bool packs = has_packs(rows) && is_aligned(weight, 16) && is_aligned(bias, 16) && is_aligned(a.y.data, 16);
   visit_device_floating(dtype, "layer_norm", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = device_compute_t<T>;
-    launch_forward<T>({static_cast<const T*>(rows.data), rows.row_stride, static_cast<const T*>(weight),
-                       static_cast<const T*>(bias), y.ptr<T>(), launch.outputs[1].ptr<C>(), launch.outputs[2].ptr<C>(),
-                       rows.rows, static_cast<int>(rows.cols), launch.attrs.f(0)},
-                      packs, stream_of(launch));
+    launch_forward<T>(
+        {static_cast<const T*>(rows.data), rows.row_stride, static_cast<const T*>(weight), static_cast<const T*>(bias),
+         a.y.ptr<T>(), a.mean.ptr<C>(), a.rstd.ptr<C>(), rows.rows, static_cast<int>(rows.cols), a.eps},
+        packs, stream_of(launch));
   });
 }
 

@@ -1,4 +1,4 @@
-// Kernels of layer_norm: serial, over a block of rows; the operator cuts the rows and runs the blocks in parallel.
+// Kernels of layer_norm and rms_norm: serial, over a block of rows; the operator cuts the rows and runs the blocks in parallel.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace blutensor {
 
 // Rows are contiguous; x_stride and dy_stride are the distances between rows, in elements. weight and bias: [cols] or
-// NULL.
+// NULL. Where mean is NULL it is rms_norm: a mean of 0, no bias, and dbias is left at 0.
 struct LayerNormForward {
   const float* x;
   int64_t x_stride;
@@ -15,7 +15,7 @@ struct LayerNormForward {
   float eps;
   int64_t rows, cols;
   float* y;     // [rows, cols]
-  float* mean;  // [rows]
+  float* mean;  // [rows] or NULL
   float* rstd;  // [rows]
 };
 
@@ -25,7 +25,7 @@ struct LayerNormBackward {
   const float* x;
   int64_t x_stride;
   const float* weight;
-  const float* mean;
+  const float* mean;  // [rows] or NULL
   const float* rstd;
   int64_t rows, cols;
   float* dx;       // [rows, cols]

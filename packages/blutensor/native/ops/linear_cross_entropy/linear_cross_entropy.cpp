@@ -133,7 +133,7 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
   const Tensor logits = linear({in[0], weight, {}, {}});
   const Tensor flat = reshape({logits}, {Attr::of_ints({in[2].numel(), classes})});
   const Tensor loss = cross_entropy({flat, reshape({in[2]}, {Attr::of_ints({in[2].numel()})})},
-                                    {attrs[kIgnoreIndex], attrs[kReduction]});
+                                    {attrs[kIgnoreIndex], attrs[kReduction], Attr::of_float(0)});
   const auto none = [&](DType dtype) {
     return full({}, {Attr::of_ints({0}), Attr::of_float(0), Attr::of_dtype(dtype)});
   };

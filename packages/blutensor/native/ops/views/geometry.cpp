@@ -54,4 +54,11 @@ std::optional<Strides> reshape_strides(const Shape& from, const Strides& strides
   return result;
 }
 
+bool broadcasts_to(const Shape& from, const Shape& to) {
+  const int added = to.size() - from.size();
+  for (int i = 0; i < from.size(); ++i)
+    if (added < 0 || (from[i] != 1 && from[i] != to[added + i])) return false;
+  return true;
+}
+
 }  // namespace blutensor

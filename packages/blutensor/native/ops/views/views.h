@@ -14,6 +14,9 @@ Shape resolve_shape(const Shape& from, const Shape& requested);
 // none.
 std::optional<Strides> reshape_strides(const Shape& from, const Strides& strides, const Shape& shape);
 
+// Whether a tensor of shape `from` broadcasts to `to` itself.
+bool broadcasts_to(const Shape& from, const Shape& to);
+
 // The part of slice_backward's result in which the gradient goes.
 View slice_backward_part(const View& out, const Attrs& attrs);
 

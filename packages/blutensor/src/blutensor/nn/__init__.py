@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import functional, init
-from .layers import GELU, Dropout, Embedding, LayerNorm, Linear, ModuleList, Sequential
+from .layers import GELU, Dropout, Embedding, LayerNorm, Linear, ModuleList, RMSNorm, Sequential
 from .module import Module
 from .parameter import Parameter
 
@@ -16,6 +16,7 @@ __all__ = [
     "Module",
     "ModuleList",
     "Parameter",
+    "RMSNorm",
     "Sequential",
     "functional",
     "init",

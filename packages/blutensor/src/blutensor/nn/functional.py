@@ -16,6 +16,9 @@ from ..tensor import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
 
+# From 1 to the next number: rms_norm's default.
+_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
     """X W^T + bias [+ residual], in one GEMM.
@@ -84,10 +87,51 @@ def layer_norm(
     Raises:
         ShapeError: normalized_shape is not how x's shape ends.
     """
+    return ops.layer_norm(x, weight, bias, eps, _normalized_axes("layer_norm", x, normalized_shape))[0]
+
+
+def _normalized_axes(op: str, x: Tensor, normalized_shape: int | Sequence[int]) -> int:
+    """How many trailing axes of x make up the shape."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
-        raise ShapeError(f"[layer_norm] expected a shape that ends in {shape}, got {x.shape}")
-    return ops.layer_norm(x, weight, bias, eps, len(shape))[0]
+        raise ShapeError(f"[{op}] expected a shape that ends in {shape}, got {x.shape}")
+    return len(shape)
+
+
+def rms_norm(
+    x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """X / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich, 2019).
+
+    Args:
+        x: [..., C].
+        normalized_shape: C; several axes are normalized together.
+        weight: [C].
+        eps: Added to the mean square; by default the distance from 1 to the next number of x's dtype.
+
+    Raises:
+        ShapeError: normalized_shape is not how x's shape ends.
+    """
+    if eps is None:
+        eps = _EPSILON.get(x.dtype.name, _EPSILON["float32"])
+    return ops.rms_norm(x, weight, eps, _normalized_axes("rms_norm", x, normalized_shape))[0]
+
+
+def rotary_embedding(x: Tensor, positions: Tensor | None = None, base: float = 10000.0) -> Tensor:
+    """Rotary position embedding (Su et al., 2021) with rotated halves, as in Llama.
+
+    Channel i and channel i + D/2 of a head are turned by position * base^(-2 i / D).
+
+    Args:
+        x: [..., T, D], such as [B, H, T, D] or, with positions [T, 1], [B, T, H, D].
+        positions: Integers that broadcast to [..., T]; by default 0, 1, ... along T. For the token at position p of a
+            cache: a tensor of p.
+        base: Of the wavelengths; 10000 in the paper, 500000 in Llama 3.
+
+    Raises:
+        ShapeError: D is odd or more than 512, or positions do not broadcast.
+    """
+    return ops.rotary_embedding(x, positions, base)
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
@@ -109,7 +153,13 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     return ops.log_softmax(x, axis)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+def cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """-log softmax(logits)[target].
 
     Args:
@@ -117,11 +167,13 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100, red
         targets: Integers [...]; rows whose target is ignore_index do not count.
         ignore_index: Target that is ignored.
         reduction: "mean" over the rows that count, "sum", or "none" (a loss per row).
+        label_smoothing: e: the target weighs 1 - e, and e is shared out to all V classes (Szegedy et al., 2016).
 
     Raises:
         IndexOutOfRangeError: A target outside [0, V) that is not ignore_index.
+        ShapeError: label_smoothing outside [0, 1].
     """
-    return ops.cross_entropy(logits, targets, ignore_index, reduction)[0]
+    return ops.cross_entropy(logits, targets, ignore_index, reduction, label_smoothing)[0]
 
 
 def linear_cross_entropy(
@@ -131,6 +183,7 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     reduction: Literal["mean", "sum"] = "mean",
     num_classes: int | None = None,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """cross_entropy(linear(x, weight), targets) in chunks: the logits never exist as a whole.
 
@@ -142,6 +195,7 @@ def linear_cross_entropy(
         reduction: "mean" or "sum".
         num_classes: Rows of weight from here on pad it: they take no part in the loss, and their gradient is 0. All
             rows count by default.
+        label_smoothing: As in `cross_entropy`.
 
     Returns:
         The loss, 0-d.
@@ -153,7 +207,25 @@ def linear_cross_entropy(
         raise ShapeError(f"[linear_cross_entropy] expected num_classes of at least 1, got {num_classes}")
     wants_x, wants_weight = (is_grad_enabled() and t.requires_grad for t in (x, weight))
     padding = () if num_classes in (None, *weight.shape[:1]) else (num_classes,)
-    return ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, wants_x, wants_weight, *padding)[0]
+    loss = ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, wants_x, wants_weight, *padding)[0]
+    if label_smoothing == 0.0:
+        return loss
+    return loss + probability("linear_cross_entropy", label_smoothing) * _smoothing(
+        x, weight[:num_classes] if padding else weight, targets, ignore_index, reduction
+    )
+
+
+def _smoothing(x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """What label smoothing adds to the loss, for a smoothing of 1: the target's logit less the mean of all logits.
+
+    Both are products with x: of the target's row of weight, and of the mean of its rows. So no logits are needed.
+    """
+    counts = ops.not_equal(targets, ignore_index)
+    wide = "float64" if x.dtype.name == "float64" else "float32"
+    rows = embedding(ops.where(counts, targets, 0), weight).astype(wide)
+    below = ops.sum(x.astype(wide) * (rows - weight.astype(wide).mean(0)), -1)
+    total = ops.sum(ops.where(counts, below, 0.0))
+    return total / ops.sum(counts.astype(wide)) if reduction == "mean" else total
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
@@ -173,8 +245,9 @@ def scaled_dot_product_attention(
 
     Args:
         q: [B, H, T, D].
-        k: [B, H, S, D].
-        v: [B, H, S, D].
+        k: [B, H, S, D]; its heads may be fewer by a whole factor G (grouped-query attention; Ainslie et al., 2023):
+            query head h reads key head h / G, without a copy.
+        v: Like k.
         is_causal: Query t sees keys 0 .. t.
         scale: 1 / sqrt(D) by default.
 
@@ -204,8 +277,8 @@ def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, position: Tens
 
     Args:
         q: [B, H, 1, D].
-        k_cache: [B, H, Tmax, D].
-        v_cache: [B, H, Tmax, D].
+        k_cache: [B, H, Tmax, D]; its heads may be fewer, as in `scaled_dot_product_attention`.
+        v_cache: Like k_cache.
         position: 0-d integer.
 
     Returns:

@@ -20,6 +20,11 @@ def _sizes(layer: str, **sizes: int) -> None:
         integer(layer, name, value, least=1)
 
 
+def _normalized_shape(layer: str, shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    return tuple(integer(layer, "normalized_shape", size, least=1) for size in sizes)
+
+
 class Linear(Module):
     """y = x W^T + b.
 
@@ -93,8 +98,7 @@ class LayerNorm(Module):
         dtype: dtypes.DType | str = dtypes.float32,
     ) -> None:
         super().__init__()
-        sizes = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-        self.normalized_shape = tuple(integer("LayerNorm", "normalized_shape", size, least=1) for size in sizes)
+        self.normalized_shape = _normalized_shape("LayerNorm", normalized_shape)
         self.eps = not_negative("LayerNorm", "eps", eps)
         self.weight = Parameter(init.ones_(empty(self.normalized_shape, dtype=dtype)))
         self.bias: Parameter | None = None
@@ -108,6 +112,39 @@ class LayerNorm(Module):
     def extra_repr(self) -> str:
         """Shown between the parentheses of `repr`."""
         return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class RMSNorm(Module):
+    """Root-mean-square normalization (Zhang and Sennrich, 2019) over the last axes.
+
+    Args:
+        normalized_shape: C, or several sizes.
+        eps: Added to the mean square; by default the distance from 1 to the next number of the input's dtype.
+        elementwise_affine: Whether there is a weight.
+        dtype: Of the weight.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        dtype: dtypes.DType | str = dtypes.float32,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = _normalized_shape("RMSNorm", normalized_shape)
+        self.eps = None if eps is None else not_negative("RMSNorm", "eps", eps)
+        self.weight: Parameter | None = None
+        if elementwise_affine:
+            self.weight = Parameter(init.ones_(empty(self.normalized_shape, dtype=dtype)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., C]."""
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        """Shown between the parentheses of `repr`."""
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.weight is not None}"
 
 
 class Dropout(Module):
