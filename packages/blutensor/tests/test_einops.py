@@ -1,4 +1,4 @@
-"""einops on tensors: rearrange, reduce, repeat, einsum, pack, layers of values; found by itself in any order of import."""
+"""einops on tensors: rearrange, reduce, repeat, einsum, pack; found by itself in any order of imports."""
 
 from __future__ import annotations
 
@@ -86,15 +86,24 @@ def test_mistakes_are_told_by_einops() -> None:
         einops.rearrange(bt.zeros((2, 3)), "(a b) c -> a b c", a=4)
 
 
-@pytest.mark.parametrize("order", ["import einops, blutensor", "import blutensor, einops", "import blutensor\nfrom einops import rearrange\nimport einops"])  # fmt: skip
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import einops, blutensor",
+        "import blutensor, einops",
+        "import blutensor\nfrom einops import rearrange\nimport einops",
+    ],
+)
 def test_any_order_of_imports(order: str) -> None:
     """A process of its own: nothing is to be called, and einops is not imported by blutensor."""
     code = f"""
 import sys
 {order}
-print(einops.rearrange(blutensor.zeros((2, 3)), "a b -> b a").shape, [f for f in sys.meta_path if "einops" in type(f).__module__])
+left = [f for f in sys.meta_path if "einops" in type(f).__module__]
+print(einops.rearrange(blutensor.zeros((2, 3)), "a b -> b a").shape, left)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout.strip() == "(3, 2) []", result.stderr
-    alone = subprocess.run([sys.executable, "-c", "import sys, blutensor; print('einops' in sys.modules)"], capture_output=True, text=True, check=True)  # fmt: skip
+    code = "import sys, blutensor; print('einops' in sys.modules)"
+    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert alone.stdout.strip() == "False"

@@ -80,12 +80,6 @@ def test_indexing_a_view_of_a_view(case: tuple[tuple[int, ...], Any], data: st.D
         ((0, -5), IndexError, "from -4 to 3 of axis 1, got -5"),
         ((0, 0, 0), IndexError, "at most 2 indices"),
         ((..., ...), IndexError, "at most one Ellipsis"),
-        ([0, 1], TypeError, r"got list.*embedding.*where"),
-        (np.array([0, 1]), TypeError, r"array of int64 and shape \(2,\).*not supported.*embedding"),
-        (bt.asarray([0, 1]), TypeError, r"tensor of int64 and shape \(2,\).*not supported.*embedding"),
-        (bt.asarray([1]), TypeError, r"not supported.*embedding"),
-        ((slice(None), bt.asarray([True, False])), TypeError, r"tensor of bool.*where\(mask"),
-        (bt.asarray(True), TypeError, r"where\(mask"),
         (True, TypeError, "got bool"),
         (1.0, TypeError, "got float"),
         ("a", TypeError, "got str"),
@@ -129,12 +123,11 @@ def test_wrong_values(value: Any, error: type[Exception], message: str) -> None:
     assert x.tolist() == [[1, 1]] * 3
 
 
-def test_assigning_to_what_requires_a_gradient() -> None:
+def test_assigning_to_a_leaf_that_requires_a_gradient() -> None:
     w = bt.ones(3).requires_grad_()
-    for target, message in ((w, r"\[setitem\].*leaf.*no_grad\(\)"), (w * 2, r"\[setitem\].*'multiply'.*no_grad\(\)")):
-        for value in (5.0, bt.zeros(()), np.zeros(()), [1.0]):
-            with pytest.raises(bt.AutogradError, match=message):
-                target[0] = value
+    for value in (5.0, bt.zeros(()), np.zeros(()), [1.0]):
+        with pytest.raises(bt.AutogradError, match=r"\[setitem\].*leaf.*no_grad\(\)"):
+            w[0] = value
     with bt.no_grad():
         w[0] = 5.0
     assert w.tolist() == [5, 1, 1]

@@ -152,7 +152,7 @@ def index_write_(target: Tensor, source: Tensor, position: Tensor, axis: int) ->
 
 
 def _items(x: Tensor, index: Any) -> list[Any]:
-    """Integers, slices, None, Ellipsis, and tensors of integers or bools on x's device; checked but for their values."""
+    """Integers, slices, None, Ellipsis, and tensors of integers or bools on x's device; values are not checked."""
     items = [_item(i, x) for i in (index if isinstance(index, tuple) else (index,))]
     used = sum(map(_axes_taken, items))
     if used > x.ndim:
@@ -318,8 +318,8 @@ def _nonzero(op: str, mask: Tensor) -> Tensor:
     """Indices [rank, n] of the elements that are true."""
     if _native.lib.blutensor_capture_active():
         raise CaptureError(
-            f"[{op}] the shape of what a mask selects depends on its values, which a captured function cannot have; use "
-            "where(mask, x, y), or select before the capture"
+            f"[{op}] the shape of what a mask selects depends on its values, which a captured function cannot have; "
+            "use where(mask, x, y), or select before the capture"
         )
     return _private("nonzero_indices")(mask, int(ops.sum(mask.astype(int64)).item()))  # type: ignore[no-any-return]
 
@@ -383,8 +383,8 @@ def _with_item(x: Tensor, index: Any, value: Any) -> Tensor:
         return ops.where(_masked(x, items)[1], _values(value, x), x)
     if any(map(_is_array, items)):
         raise AutogradError(
-            f"[setitem] cannot assign at arrays of indices to a result of '{x.grad_fn}' that is part of the graph: only "
-            "integers, slices, and numbers at a mask, are recorded; use where(), or a copy within no_grad()"
+            f"[setitem] cannot assign at arrays of indices to a result of '{x.grad_fn}' that is part of the graph: "
+            "only integers, slices, and numbers at a mask, are recorded; use where(), or a copy within no_grad()"
         )
     start, length, step = _slices(x, items)
     part = _basic(x.detach(), items)[0].shape

@@ -218,7 +218,8 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | Tensor, /, *, axis: int | N
     counts = np.atleast_1d(np.asarray(numbers)).astype(np.int64)
     if counts.ndim != 1 or len(counts) not in (1, x.shape[axis]) or (counts < 0).any():
         raise ShapeError(
-            f"[repeat] expected {x.shape[axis]} numbers of at least 0, one for each element of axis {axis}, got {numbers}"
+            f"[repeat] expected {x.shape[axis]} numbers of at least 0, one for each element of axis {axis}, got "
+            f"{numbers}"
         )
     if len(counts) == 1:
         return _repeated(x, axis, int(counts[0]), whole=False)
@@ -284,7 +285,7 @@ def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
 
 
 def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
-    """The diagonals [..., min(M, N)] of matrices [..., M, N], above the main one by `offset`: a view where x is contiguous.
+    """The diagonals [..., min(M, N)] of matrices [..., M, N], `offset` above the main one; a view of contiguous ones.
 
     Raises:
         ShapeError: Fewer than 2 axes.

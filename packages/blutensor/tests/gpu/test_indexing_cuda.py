@@ -77,7 +77,8 @@ def test_a_wrong_index_is_told() -> None:
     for call in (lambda i: x[i], lambda i: x.__setitem__(i, 1.0), lambda i: bt.take(x, i, axis=0)):
         for wrong in (3, -4):
             call(bt.asarray([0, wrong]).cuda())
-            with pytest.raises(bt.IndexOutOfRangeError, match=rf"\[index\] expected an index from -3 to 2, got {wrong} on cuda:0"):  # fmt: skip
+            message = rf"\[index\] expected an index from -3 to 2, got {wrong} on cuda:0"
+            with pytest.raises(bt.IndexOutOfRangeError, match=message):
                 bt.cuda.synchronize()
             x.fill_(0.0)
     bt.take_along_axis(x, bt.full((3, 1), 4, dtype="int64", device="cuda"))

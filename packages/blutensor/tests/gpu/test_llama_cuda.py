@@ -1,4 +1,4 @@
-"""The Llama-style model on the GPU: the CPU's losses within tf32-free float32, captured and eager with the same bits."""
+"""The Llama-style model on the GPU: the CPU's losses, captured and eager with the same bits."""
 
 from __future__ import annotations
 
