@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -68,6 +67,12 @@ def test_every_option_and_command_says_what_it_does() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_the_readme_has_every_command() -> None:
+    text = (ROOT / "packages" / "blutrain" / "README.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `(blutrain [a-z-]+)", text, re.MULTILINE))
+    assert rows == set(docs_reference.commands()) - {"blutrain"}
 
 
 def test_pages_name_only_flags_and_commands_that_there_are() -> None:
@@ -137,10 +142,3 @@ def test_a_flag_without_documentation_is_found(monkeypatch: pytest.MonkeyPatch) 
         test_the_reference_of_commands_is_complete_and_says_nothing_else()
     with pytest.raises(AssertionError, match="blutrain train new"):
         test_every_option_and_command_says_what_it_does()
-
-
-def test_the_runner_is_a_program() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "docs_site.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "build/docs" in done.stdout

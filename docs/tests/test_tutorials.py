@@ -31,6 +31,13 @@ def test_tutorial(page: Path, tmp_path: Path) -> None:
     assert int(last.split()[0]) + len(left_out) == len(blocks)
 
 
+def test_a_script_of_30_lines_trains_from_python() -> None:
+    page = next(page for page in TUTORIALS if page.stem == "python_api")
+    first = blocks_of(page.read_text(encoding="utf-8"))[0]
+    assert "blutrain.train(" in first.code
+    assert len(first.code.splitlines()) <= 30
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -195,6 +195,7 @@ def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number
     assert process.returncode == code, told
     assert "Traceback" not in told
     assert told.count("stopping: finishing the step, then saving; --resume continues") == 1
+    assert "overview\n  result      interrupted at step " in told
     last = read_metrics(folder)[-1]["step"]
     assert (folder / "checkpoints" / f"step-{last:08d}.safetensors").exists()
     done = blutrain("train", folder, "--resume", "--set", f"train.steps={last + 2}")

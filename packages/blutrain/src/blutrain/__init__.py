@@ -1,8 +1,8 @@
 """Train GPT-class models from scratch: configuration, data, trainer, checkpoints and command line of BluTrain.
 
 Every command of ``blutrain`` is also a function here: ``info``, ``prepare``, ``train_tokenizer``, ``train``,
-``evaluate`` and ``evaluate_choices`` (``eval``), ``generate``, ``import_hf``, ``export_hf``, ``plot`` and ``bench``.
-They are imported when first used, so that looking at data needs no tensor library.
+``evaluate`` and ``evaluate_choices`` (``eval``), ``generate``, ``import_hf``, ``export_hf``, ``plot`` and ``compare``,
+and ``bench``. They are imported when first used, so that looking at data needs no tensor library.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from libblutrain import VERSION as __version__
 if TYPE_CHECKING:
     from blutrain.benchmark import bench
     from blutrain.checkpoint import CheckpointStore
+    from blutrain.comparison import compare
     from blutrain.config import Config
     from blutrain.config_io import load_config
     from blutrain.data import Loader, get_tokenizer, open_dataset, prepare, train_tokenizer
@@ -40,6 +41,7 @@ _HOMES = {
     "PRESETS": "blutrain.presets",
     "SamplingOptions": "blutrain.sampling",
     "bench": "blutrain.benchmark",
+    "compare": "blutrain.comparison",
     "evaluate": "blutrain.evaluation",
     "evaluate_choices": "blutrain.multiple_choice",
     "export_hf": "blutrain.huggingface",
@@ -66,6 +68,7 @@ __all__ = [
     "SamplingOptions",
     "__version__",
     "bench",
+    "compare",
     "evaluate",
     "evaluate_choices",
     "export_hf",
