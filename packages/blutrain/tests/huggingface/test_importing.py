@@ -24,8 +24,9 @@ from blutrain.huggingface import (
     UnsupportedModelError,
     import_hf,
 )
+from blutrain.launch import open_run
 from blutrain.run_folder import RunExistsError
-from blutrain.weights import load_checkpoint, load_model, load_weights
+from blutrain.weights import gather, load_checkpoint, load_model, load_weights
 
 
 def test_weights_names_and_layout(tmp_path: Path) -> None:
@@ -342,3 +343,39 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     (source / "config.json").write_text(json.dumps({**CONFIG, "n_inner": 7, **SIZES}))
     assert run_command(["import-hf", str(source), "--out", str(tmp_path / "other")]) == 2
     assert "n_inner: expected None or 96, got 7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_begins_with_these_weights_and_nothing_else(tmp_path: Path, precision: str) -> None:
+    """Also in bfloat16, whose masters are the weights before they were rounded."""
+    tensors = tensors_of({**CONFIG, "vocab_size": 256})
+    source = write_model(tmp_path / "hf", tensors, {**CONFIG, "vocab_size": 256})
+    import_hf(source, tmp_path / "run", settings=[f"train.precision={precision}", "train.device=cpu"])
+    (tmp_path / "text").write_text("some text to train on\n" * 200)
+    blutrain.prepare(tmp_path / "text", tmp_path / "data")
+    config = load_config(tmp_path / "run" / "config.toml", settings=[f"data.path={tmp_path / 'data'}"])
+    with open_run(config, resume=True) as trainer:
+        assert trainer.progress.step == 0
+        state = gather(trainer.model, trainer.optimizer, trainer.loader)
+        assert trainer.model.wte.weight.dtype is (bt.bfloat16 if precision == "bf16" else bt.float32)
+        rounded = trainer.model.blocks[1].fc.weight.detach().astype(bt.float32).numpy()
+    np.testing.assert_array_equal(state["model.wte.weight"].numpy(), tensors["wte.weight"])
+    np.testing.assert_array_equal(state["model.blocks.1.fc.weight"].numpy(), tensors["h.1.mlp.c_fc.weight"].T)
+    np.testing.assert_allclose(rounded, tensors["h.1.mlp.c_fc.weight"].T, rtol=2**-8)
+    moments = [value.numpy() for name, value in state.items() if name.startswith("optimizer.exp_avg")]
+    assert moments
+    assert not any(value.any() for value in moments)
+
+
+def test_data_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    ids = write_tokenizer(tmp_path / "hf")
+    import_hf(write_model(tmp_path / "hf", config={**CONFIG, "vocab_size": ids}), tmp_path / "run")
+    (tmp_path / "text").write_text("some text to train on\n" * 200)
+    blutrain.prepare(tmp_path / "text", tmp_path / "data", tokenizer="bytes")
+    config = load_config(tmp_path / "run" / "config.toml", settings=[f"data.path={tmp_path / 'data'}"])
+    with pytest.raises(ConfigError, match=r"data\.tokenizer"):
+        blutrain.train(config, resume=True)
+    settings = [f"data.path={tmp_path / 'data'}", "data.tokenizer=bytes"]  # as asked for, and wrong for this model
+    with pytest.raises(ConfigError, match="expected the tokenizer of the checkpoint of step 0"):
+        blutrain.train(load_config(tmp_path / "run" / "config.toml", settings=settings), resume=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison import EPS, assert_as_good_as
-from hf_models import write_tokenizer
+from hf_models import CONFIG, write_model, write_tokenizer
 
 import blutensor as bt
 import blutrain
@@ -238,3 +238,25 @@ def test_validation_loss_and_what_was_trained_goes_back(
     losses = [their_loss(torch, model, batches) for model in (single, double)]
     found = blutrain.evaluate(models.run, device="cpu").loss
     assert abs(found - losses[1]) <= 2 * abs(losses[0] - losses[1]) + EPS * losses[1]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_the_tokenizer_that_was_exported(
+    transformers: Any, tmp_path: Path, request: pytest.FixtureRequest, released: bool
+) -> None:
+    """Theirs reads its files, GPT-2's own among them, and makes the same tokens."""
+    (tmp_path / "hf").mkdir()
+    ids, settings = write_tokenizer(tmp_path / "hf"), []
+    if released:
+        (tmp_path / "hf" / "vocab.json").unlink()
+        (tmp_path / "hf" / "merges.txt").unlink()
+        ids, settings = 50257, [f"data.tokenizer={request.getfixturevalue('gpt2_files')}"]
+    write_model(tmp_path / "hf", config={**CONFIG, "vocab_size": ids, "n_embd": 3, "n_head": 1})
+    import_hf(tmp_path / "hf", tmp_path / "run", settings=settings)
+    export_hf(tmp_path / "run", tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours = get_tokenizer(tmp_path / "out")
+    for text in ("in the thin theatre", "naïve 中文 \N{SNAKE}  two  spaces\n\n", "it's 1234 don't", " "):
+        assert theirs(text)["input_ids"] == ours.encode(text).tolist()
+        assert theirs.decode(ours.encode(text).tolist(), clean_up_tokenization_spaces=False) == text
+    assert theirs.eos_token_id == ours.end_of_text

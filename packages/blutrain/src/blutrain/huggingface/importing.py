@@ -91,10 +91,9 @@ def import_hf(
     tokenizer_files = [files.folder / name for name in TOKENIZER_FILES if (files.folder / name).is_file()]
     tokenizer = _load_tokenizer(files.folder, model, tell) if tokenizer_files else None
     name = _tokenizer_name(model, tokenizer, RunPaths(out).tokenizer if tokenizer_files else None)
-    config = replace(
-        config, data=replace(config.data, path="", tokenizer=name), run=replace(config.run, folder=str(out))
-    )
-    config = with_absolute_paths(load_config(base=config, settings=settings))
+    config = replace(config, data=replace(config.data, path="", tokenizer=name))
+    config = load_config(base=config, settings=settings)
+    config = with_absolute_paths(replace(config, run=replace(config.run, folder=str(out))))
     _check_shape(config.model, model)
     check_config(config)
     model = config.model
