@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,10 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from blutrain.console import format_duration
+
 _PIPE_WIDTH = 1000
+_LINE_SECONDS = 10.0
 
 
 def note(text: str) -> None:
@@ -41,16 +45,33 @@ def _cell(value: Any) -> str:
 
 
 class progress_bar:
-    """A bar on standard error for a function that calls back with what is done and what there is in all."""
+    """A bar on standard error for a function that calls back with what is done and what there is in all.
+
+    Where standard error is no terminal, a line is written every few seconds instead.
+    """
 
     def __init__(self, title: str) -> None:
         self._bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
         self._title = title
+        self._begin: tuple[float, int] | None = None
+        self._last_line = 0.0
 
     def __enter__(self) -> Callable[[int, int], None]:
         self._bar.start()
-        task = self._bar.add_task(self._title, total=None)
-        return lambda done, total: self._bar.update(task, completed=done, total=total)
+        self._task = self._bar.add_task(self._title, total=None)
+        return self._update
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+    def _update(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._begin is None:  # what was done before must not count as speed
+            self._begin, self._last_line = (now, done), now
+            self._bar.reset(self._task, total=total, completed=done)
+        self._bar.update(self._task, completed=done, total=total)
+        if self._bar.disable and now - self._last_line >= _LINE_SECONDS:
+            self._last_line = now
+            seconds, progress = now - self._begin[0], done - self._begin[1]
+            left = format_duration((total - done) * seconds / progress if progress else -1.0)
+            note(f"{self._title} {100 * done / max(total, 1):.0f}%  ETA {left}")

@@ -16,7 +16,7 @@ from blutrain.data.sources import SourceFile
 from blutrain.data.text import cut_text, find_cut
 from blutrain.errors import DataError
 
-PIECE = 2**20
+PIECE = 2**18
 """Longest part of a document, in bytes of a text file or characters of a record."""
 CHUNK = 2**18
 """A chunk ends with the piece that makes it as long as this."""

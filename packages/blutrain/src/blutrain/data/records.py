@@ -153,7 +153,8 @@ def _read_parquet(file: SourceFile, field: str, index: int) -> Iterator[Record]:
         message = f"[prepare] expected the library pyarrow to read {file.path}, got none"
         raise DataError(message + ": pip install 'blutrain[parquet]'") from error
     try:
-        with pyarrow.parquet.ParquetFile(file.path) as table:
+        # Buffered, a row group is read page by page and never lies in memory as a whole.
+        with pyarrow.parquet.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as table:
             _check_column(table.schema_arrow, field, file.path)
             yield from _rows(table, file, field, index)
     except pyarrow.ArrowException as error:
