@@ -29,14 +29,14 @@ TINY = (
 TEXT = "the quick brown fox jumps over the lazy dog, and then it goes to sleep again\n" * 60
 
 
-class Lines(SilentReporter):
-    """A reporter that keeps its lines."""
+class Warnings(SilentReporter):
+    """Keeps what a person has to know."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.texts: list[str] = []
 
-    def line(self, text: str) -> None:
-        self.lines.append(text)
+    def warning(self, text: str) -> None:
+        self.texts.append(text)
 
 
 @pytest.fixture
@@ -146,10 +146,10 @@ def test_foreign_shards_train_without_their_tokenizer(tmp_path: Path, monkeypatc
     with ShardWriter(tmp_path / "x", "fineweb_train", 1000) as writer:
         (tmp_path / "x").mkdir()
         writer.append(np.arange(300, dtype=np.uint16))
-    told = Lines()
+    told = Warnings()
     result = train(configure(tmp_path / "x", tmp_path / "run", "data.tokenizer=gpt2"), reporter=told)
     assert result.step == 2
-    assert any("training without samples" in line and "encoder.json and vocab.bpe" in line for line in told.lines)
+    assert any("training without samples" in text and "encoder.json and vocab.bpe" in text for text in told.texts)
     with pytest.raises(TokenizerError, match=r"encoder\.json and vocab\.bpe"):
         generate(tmp_path / "run")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 from dataclasses import asdict, dataclass
@@ -12,6 +13,14 @@ from typing import Any
 
 PACKAGES = ("blualloc", "blublas", "blutensor", "blutrain")
 """Packages of the stack, in the order of their dependence."""
+
+_OPTIONAL = (
+    ("tiktoken", "GPT-2's tokenizer", "tokenizers"),
+    ("tokenizers", "tokenizer.json", "tokenizers"),
+    ("pyarrow", "Parquet", "parquet"),
+    ("zstandard", "JSONL in .zst", "zstd"),
+)
+"""Libraries that are imported when they are needed: name, what for, extra that brings them."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,11 @@ def info() -> Info:
     gpus, reason = _gpus()
     if reason:
         missing.append(f"CUDA devices: {reason}")
+    missing += [
+        f"{library}, for {purpose}: pip install 'blutrain[{extra}]'"
+        for library, purpose, extra in _OPTIONAL
+        if importlib.util.find_spec(library) is None
+    ]
     return Info(
         packages=packages,
         python=platform.python_version(),

@@ -164,7 +164,7 @@ def _tokenizer(config: Config, dataset: Dataset, folder: RunFolder, reporter: Re
     try:
         return keep_tokenizer(config, dataset, folder.path)
     except TokenizerError as error:
-        reporter.line(f"notice: training without samples: {error}")
+        reporter.warning(f"training without samples: {error}")
         return None
 
 

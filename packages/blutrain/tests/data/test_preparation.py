@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from vocabulary import write_vocabulary
 
-from blutrain.data import ByteTokenizer, prepare, read_shard
+from blutrain.cli import run_command
+from blutrain.data import ByteTokenizer, get_tokenizer, prepare, read_shard
 from blutrain.data.sources import find_sources
 from blutrain.errors import DataAccessError, DataError, InvalidInputError, TokenizerError
 
@@ -131,3 +134,84 @@ def test_prepare_removes_what_killed_processes_left(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / ".out.replaced")  # killed between the two renames
     assert prepare(tmp_path / "text", tmp_path / "out").manifest == dataset.manifest
     assert not list(tmp_path.glob(".*"))
+
+
+def write_lines(path: Path, texts: list[str], field: str = "text") -> Path:
+    path.write_text("".join(json.dumps({field: text}) + "\n" for text in texts))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe", "tokenizers"])
+def test_every_document_of_every_format_once(tmp_path: Path, kind: str) -> None:
+    texts = [f"hello number {number}, world" for number in range(50)]
+    write_lines(tmp_path / "a.jsonl", texts, "body")
+    (tmp_path / "b.txt").write_text("hello from a file")
+    tokenizer = kind if kind == "bytes" else str(write_vocabulary(tmp_path / "vocabulary"))
+    if kind == "tokenizers":
+        tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+        engine = tokenizers.Tokenizer(
+            tokenizers.models.WordLevel({"[UNK]": 0, "</s>": 1, "hello": 2}, unk_token="[UNK]")
+        )
+        engine.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        engine.save(str(tmp_path / "words.json"))
+        tokenizer = str(tmp_path / "words.json")
+    dataset = prepare([tmp_path / "a.jsonl", tmp_path / "b.txt"], tmp_path / "out", tokenizer=tokenizer, field="body")
+    made_with = get_tokenizer(tokenizer)
+    separator = [made_with.end_of_text]
+    expected: dict[str, list[int]] = {"train": [], "val": []}
+    for index, text in enumerate([*texts, "hello from a file"]):
+        expected["val" if index % 20 == 19 else "train"] += separator + made_with.encode(text).tolist()
+    for split, tokens in expected.items():
+        assert np.concatenate([read_shard(path) for path in dataset.paths(split)]).tolist() == tokens
+    assert dataset.manifest is not None
+    assert dataset.manifest["documents"] == {"train": 49, "val": 2}
+    assert sum(dataset.manifest["text_bytes"].values()) == sum(map(len, texts)) + 17
+    assert dataset.tokenizer == made_with.identity
+    if kind != "bytes":
+        assert dataset.tokenizer_path is not None
+        assert get_tokenizer(dataset.tokenizer_path).identity == made_with.identity
+
+
+def test_a_single_text_is_split_between_characters(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("世界" * 50)
+    for fraction in (0.1, 0.101, 0.102, 0.5):
+        dataset = prepare(tmp_path / "text", tmp_path / "out", val_fraction=fraction, force=True)
+        text = {split: ByteTokenizer().decode(read_shard(dataset.paths(split)[0])[1:]) for split in ("train", "val")}
+        assert text["train"] + text["val"] == "世界" * 50
+        assert text["val"]
+
+
+def test_an_empty_split_is_an_error_with_its_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = write_lines(tmp_path / "a.jsonl", ["one", "two", "three"])
+    with pytest.raises(DataError, match=r"got none of 3 document\(s\) .* at --val-fraction 0\.05: raise it"):
+        prepare(lines, tmp_path / "out")
+    (tmp_path / "text").write_text("short")
+    assert run_command(["prepare", str(tmp_path / "text"), "--out", str(tmp_path / "out")]) == 2
+    assert "or take --val-fraction 0 and train with train.eval_every=0" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"expected training text, got none in 1 file"):
+        prepare(write_lines(tmp_path / "b.jsonl", ["", ""]), tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "b.jsonl", "text"]
+    assert prepare(lines, tmp_path / "out", val_fraction=0.34).tokens == {"train": 8, "val": 6}
+
+
+def test_what_can_not_be_encoded_is_named(tmp_path: Path) -> None:
+    vocabulary = write_vocabulary(tmp_path / "vocabulary")
+    with pytest.raises(TokenizerError, match=r"got byte 0 at position 1; .*\(in .*a\.jsonl line 2\)"):
+        prepare(write_lines(tmp_path / "a.jsonl", ["good", "a\0b"]), tmp_path / "out")
+    with pytest.raises(TokenizerError, match=r"half of a surrogate pair, U\+D800 .*\(in .*a\.jsonl line 1\)"):
+        prepare(write_lines(tmp_path / "a.jsonl", ["\ud800"]), tmp_path / "out", tokenizer=vocabulary)
+    (tmp_path / "text").write_bytes(b"good text " * 50000 + b"\xe9 and more " * 9)
+    with pytest.raises(DataError, match=r"byte 0xe9 at position 500000 of .*text: convert it, leave it out"):
+        prepare(tmp_path / "text", tmp_path / "out", tokenizer=vocabulary)
+    assert prepare(tmp_path / "text", tmp_path / "out").num_tokens("train") > 400000
+
+
+def test_progress_goes_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("some text " * 100_000)
+    seen: list[tuple[int, int]] = []
+    prepare(tmp_path / "text", tmp_path / "out", progress=lambda done, total: seen.append((done, total)))
+    assert len(seen) >= 4
+    assert seen == sorted(seen)
+    assert seen[-1] == (1_000_000, 1_000_000)
+    with pytest.raises(InvalidInputError, match="workers"):
+        prepare(tmp_path / "text", tmp_path / "out", workers=-1)

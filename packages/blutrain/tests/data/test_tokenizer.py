@@ -301,6 +301,18 @@ def test_bad_tokenizer_json(tmp_path: Path, content: str) -> None:
         load_tokenizer_json(tmp_path / "tokenizer.json")
 
 
+def test_text_without_tokens_is_an_error(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    engine = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "to": 1}, unk_token="[UNK]"))
+    (tmp_path / "tokenizer.json").write_text(engine.to_str())
+    tokenizer = get_tokenizer(tmp_path)
+    assert tokenizer.encode("to").tolist() == [1]
+    with pytest.raises(TokenizerError, match="expected text that it has tokens for"):
+        tokenizer.encode("from")
+    with pytest.raises(TokenizerError, match="expected text that it has tokens for"):
+        tokenizer.encode_batch(["to", "from"])
+
+
 def test_too_many_ids(tmp_path: Path) -> None:
     folder = word_level(tmp_path / "a", ["</s>", *(f"w{index}" for index in range(65600))])
     with pytest.raises(TokenizerError, match=r"at most 65536 ids .* got 65606"):

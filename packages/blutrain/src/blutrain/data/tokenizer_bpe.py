@@ -33,6 +33,7 @@ DOWNLOAD_SECONDS = 30.0
 INSTALL = "pip install 'blutrain[tokenizers]'"
 """What brings the libraries."""
 
+_LONGEST_TOKEN = 512  # bytes; GPT-2's has 128
 _LONGEST = 2**18  # tiktoken's matcher gives up on a million spaces in a row
 _Merge = tuple[str, str]
 _Engine = Callable[[str, bool], NDArray[np.uint16]]
@@ -318,7 +319,8 @@ def _is_in_order(ranks: Mapping[bytes, int], merges: Sequence[_Merge], bytes_of:
     last = -1
     for merge in merges:
         left, right = (bytes(bytes_of[character] for character in part) for part in merge)
-        if ranks[left + right] <= last or _split(left + right, ranks) != [left, right]:
+        token = left + right
+        if ranks[token] <= last or len(token) > _LONGEST_TOKEN or _split(token, ranks) != [left, right]:
             return False
         last = ranks[left + right]
     return len(merges) == len(ranks) - 256

@@ -6,9 +6,10 @@ several times faster, and the same identity as from GPT-2's own files.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,10 @@ class FileTokenizer:
         self._plain, self._special = (_engine(json.dumps(content), place) for _ in range(2))
         self._plain.encode_special_tokens = True  # as text
         ids = self._plain.get_vocab(with_added_tokens=True)
+        if end_of_text not in ids:
+            raise TokenizerError(
+                f"[tokenizer] expected the token {end_of_text} in {place}, got none; download it again"
+            )
         self.vocab_size = max(ids.values()) + 1
         """Largest id plus one."""
         check_vocab_size(self.vocab_size, place)
@@ -75,15 +80,18 @@ class FileTokenizer:
             uint16 [tokens].
 
         Raises:
-            TokenizerError: it is no UTF-8, or half of a surrogate pair.
+            TokenizerError: it is no UTF-8, half of a surrogate pair, or has no tokens.
         """
         engine = self._special if special else self._plain
-        return np.array(engine.encode(as_text(text, "tokenizers"), add_special_tokens=False).ids, np.uint16)
+        whole = as_text(text, "tokenizers")
+        with _library_errors("text that it has tokens for"):
+            return np.array(engine.encode(whole, add_special_tokens=False).ids, np.uint16)
 
     def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
         """``encode`` of each text, on all cores."""
         checked = [as_text(text, "tokenizers") for text in texts]
-        found = self._plain.encode_batch_fast(checked, add_special_tokens=False)
+        with _library_errors("text that it has tokens for"):
+            found = self._plain.encode_batch_fast(checked, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint16) for encoding in found]
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -155,13 +163,20 @@ def _engine(text: str, place: str) -> Any:
         import tokenizers
     except ImportError as error:
         raise TokenizerError(f"[tokenizer] expected the library tokenizers for {place}, got none: {INSTALL}") from error
-    try:
+    with _library_errors(f"a {TOKENIZER_JSON} in {place}", "; download it again"):
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:
+
+
+@contextlib.contextmanager
+def _library_errors(expected: str, fix: str = "") -> Iterator[None]:
+    """The library's errors, which have no type of their own, and its panics, which are no ``Exception``."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         reason = " ".join(str(error).split())[:200]
-        raise TokenizerError(
-            f"[tokenizer] expected a tokenizer.json in {place}, got {reason}; download it again"
-        ) from error
+        raise TokenizerError(f"[tokenizer] expected {expected}, got {reason}{fix}") from error
 
 
 def _read_object(path: Path) -> dict[str, Any]:
