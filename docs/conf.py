@@ -17,6 +17,9 @@ source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 # Docstrings name errors as code does, without their package, and two packages have errors of one name.
 suppress_warnings = ["ref.python"]
 
+# One backtick in docstrings is code, as in the rest of what we write.
+default_role = "code"
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

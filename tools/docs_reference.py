@@ -168,8 +168,14 @@ def _operator(spec: Any) -> list[str]:
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "blualloc": ("blualloc.torch",),
     "blublas": (),
-    "blutensor": ("blutensor.nn", "blutensor.nn.init", "blutensor.optim", "blutensor.random", "blutensor.cuda"),
-    "blutrain": ("blutrain.config", "blutrain.comparison", "blutrain.loggers"),
+    "blutensor": (
+        *("blutensor.nn", "blutensor.nn.functional", "blutensor.nn.init", "blutensor.optim", "blutensor.random"),
+        "blutensor.cuda",
+    ),
+    "blutrain": (
+        *("blutrain.config", "blutrain.errors", "blutrain.console", "blutrain.huggingface", "blutrain.comparison"),
+        "blutrain.loggers",
+    ),
 }
 """Public modules of each package beside the package itself."""
 

@@ -62,4 +62,4 @@ def test_blocks_share_a_session_and_a_folder(tmp_path: Path) -> None:
     )
     done = run(tmp_path / "page.md", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["page.md:13: left out, because it needs no_such_module", "3 blocks were run"]
+    assert done.stdout.splitlines() == ["page.md:14: left out, because it needs no_such_module", "3 blocks were run"]
