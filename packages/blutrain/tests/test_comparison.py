@@ -10,7 +10,7 @@ import pytest
 from test_plotting import make_run
 
 from blutrain.cli import run_command
-from blutrain.comparison import AXES, compare, to_csv, to_json
+from blutrain.comparison import AXES, compare, table_rows, to_csv, to_json
 from blutrain.metrics import LineFile
 from blutrain.plotting import draw, plot
 
@@ -74,6 +74,17 @@ def test_tables_hold_every_point(tmp_path: Path) -> None:
     assert told[1]["train"] == [[1, None, None, 2.0]]
 
 
+def test_a_table_for_people_fits_a_terminal(tmp_path: Path) -> None:
+    runs = compare([timed_run(tmp_path / "a", 8, 10**9, seconds=9000.0), make_run(tmp_path / "b", [])])
+    first, second = table_rows(runs)
+    assert first == {
+        **{"run": "a", "steps": "8", "tokens": "8,000,000,000", "time": "20:00:00", "loss": "0.5000"},
+        **{"validation": "0.5000", "best": "0.5000", "tokens/s": "450"},
+    }
+    assert set(second.values()) == {"b", "-"}
+    assert sum(max(len(key), len(text)) + 2 for key, text in first.items()) <= 80
+
+
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [str(timed_run(tmp_path / "a-long-name-of-a-run", 8, 64)), str(timed_run(tmp_path / "b", 4, 256))]
     with (Path(runs[1]) / "metrics.jsonl").open("a") as file:
@@ -83,7 +94,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     told = capsys.readouterr()
     assert told.out == f"{out}\n"
     damaged = "passed over 1 damaged line(s), the first is line 7"
-    for text in ("best_val_loss", "a-long-name-of-a-run", "1,024", damaged):
+    for text in ("best ", "validation", "0:04", "a-long-name-of-a-run", "1,024", damaged):
         assert text in told.err
     assert told.err.count("damaged") == 1
     assert "\x1b" not in told.err

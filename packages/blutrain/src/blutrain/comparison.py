@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from blutrain.config_io import load_config
+from blutrain.console import format_duration
 from blutrain.errors import BlutrainError
 from blutrain.metrics import Event, RunFolderError, read_metrics
 from blutrain.run_folder import RunPaths
@@ -95,6 +96,30 @@ def compare(
 def folder_of(path: Path) -> Path:
     """The run folder of what stands for a run."""
     return path if path.is_dir() else path.parent
+
+
+def table_rows(runs: Sequence[RunCurves]) -> list[dict[str, str]]:
+    """The summaries for people, narrow enough for a terminal: texts by the headings of their columns."""
+    rows = []
+    for run in runs:
+        told = run.summary()
+        rows.append(
+            {
+                "run": run.name,
+                "steps": _text(told["steps"], ",.0f"),
+                "tokens": _text(told["tokens"], ",.0f"),
+                "time": "-" if told["seconds"] is None else format_duration(told["seconds"]),
+                "loss": _text(told["loss"], ".4f"),
+                "validation": _text(told["val_loss"], ".4f"),
+                "best": _text(told["best_val_loss"], ".4f"),
+                "tokens/s": _text(told["tokens_per_second"], ",.0f"),
+            }
+        )
+    return rows
+
+
+def _text(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def to_json(runs: Sequence[RunCurves]) -> str:

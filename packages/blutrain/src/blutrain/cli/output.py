@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import click
 from rich.console import Console
@@ -24,24 +23,16 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the same keys to standard error, a column per key that has a value in any of them."""
+def print_table(rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows with the same keys to standard error, a column per key; the first column is the rows' names."""
     table = Table(box=None, pad_edge=False)
-    keys = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    for key in keys:
-        table.add_column(key, justify="left" if isinstance(rows[0][key], str) else "right", no_wrap=True)
+    for number, key in enumerate(rows[0]):
+        # On a narrow terminal a name is broken, and never a number.
+        table.add_column(key, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(row[key])) for key in keys))
+        table.add_row(*(Text(text) for text in row.values()))
     # A pipe has no width; nothing of a table is cut off there.
     Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH).print(table)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class progress_bar:

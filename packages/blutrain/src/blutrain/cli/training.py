@@ -56,7 +56,7 @@ def train(
 @click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV; a picture only with --out.")
 def plot(runs: tuple[Path, ...], out: Path | None, axes: tuple[str, ...], as_json: bool, as_csv: bool) -> None:
     """Draw the losses of runs, and compare several: over steps, tokens and time."""
-    from blutrain.comparison import compare, to_csv, to_json
+    from blutrain.comparison import compare, table_rows, to_csv, to_json
     from blutrain.plotting import plot as draw
 
     if as_json and as_csv:
@@ -71,4 +71,4 @@ def plot(runs: tuple[Path, ...], out: Path | None, axes: tuple[str, ...], as_jso
         elif as_csv:
             click.echo(to_csv(compared), nl=False)
         else:
-            print_table([run.summary() for run in compared])
+            print_table(table_rows(compared))
