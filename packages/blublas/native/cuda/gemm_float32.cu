@@ -5,29 +5,34 @@
 namespace blublas {
 namespace {
 
-template <typename Shape>
+// Of a K-major B, blocks of 8 k: at 16 its values on their way to shared memory take too many registers.
+template <int kBlockM, int kBlockN, int kBlockK, int kWarpM, int kWarpN, int kBlocks>
 CudaConfig config(const char* name) {
+  using Shape = SimtShape<kBlockM, kBlockN, kBlockK, kWarpM, kWarpN, kBlocks>;
+  using Short = SimtShape<kBlockM, kBlockN, 8, kWarpM, kWarpN, kBlocks>;
+  static_assert(kBlockK % 8 == 0);
   return {name,
           CudaMath::float32,
-          Shape::kBlockM,
-          Shape::kBlockN,
-          Shape::kBlockK,
-          Shape::kWarpM,
+          kBlockM,
+          kBlockN,
+          kBlockK,
+          kWarpM,
           Shape::kThreads,
           Shape::kSharedBytes,
-          Shape::kBlocks,
+          kBlocks,
           {{{reinterpret_cast<const void*>(gemm_f32_simt<Shape, false, false>),
-             reinterpret_cast<const void*>(gemm_f32_simt<Shape, false, true>)},
+             reinterpret_cast<const void*>(gemm_f32_simt<Short, false, true>)},
             {reinterpret_cast<const void*>(gemm_f32_simt<Shape, true, false>),
-             reinterpret_cast<const void*>(gemm_f32_simt<Shape, true, true>)}}}};
+             reinterpret_cast<const void*>(gemm_f32_simt<Short, true, true>)}}}};
 }
 
 }  // namespace
 
 std::span<const CudaConfig> float32_configs() {
   static const std::array table = {
-      config<SimtShape<128, 128, 64, 64, 3, 2>>("f32_128x128"),
-      config<SimtShape<64, 64, 32, 32, 3, 2>>("f32_64x64"),
+      config<128, 128, 16, 64, 64, 2>("f32_128x128"),
+      config<128, 256, 8, 64, 64, 1>("f32_128x256"),
+      config<64, 64, 8, 32, 32, 3>("f32_64x64"),
   };
   return table;
 }

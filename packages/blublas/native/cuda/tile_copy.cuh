@@ -41,6 +41,17 @@ class TileCopy {
     }
   }
 
+  // The same for a tile of which all lines and elements exist.
+  __device__ __forceinline__ void copy_whole(uint32_t target) const {
+    const int own_line = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+    const char* from = source_;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      ptx::copy_16_async(target + Layout::offset(own_line + i * kStep, chunk), from);
+      from += step_;
+    }
+  }
+
   // To the next tile, along the lines or across them.
   __device__ __forceinline__ void advance_inside() {
     source_ += kInner * sizeof(T);

@@ -7,9 +7,11 @@
 
 namespace blublas {
 
-// kRows x kCols: a warp's tile; kBytes: shared memory that each warp may use.
-template <int kRows, int kCols, int kBytes>
+// kRows x kCols: a warp's tile; kBytes: shared memory that each warp may use; kPairsSwapped: columns 2i and 2i + 1 have
+// each other's place in it.
+template <int kRows, int kCols, int kBytes, bool kPairsSwapped_ = false>
 struct WarpStage {
+  static constexpr bool kPairsSwapped = kPairsSwapped_;
   static constexpr int kStride = kCols + 8;  // 8: rows start 8 banks apart
   static constexpr int kStageRows = kRows * kStride * 4 <= kBytes       ? kRows
                                     : kRows / 2 * kStride * 4 <= kBytes ? kRows / 2
@@ -46,7 +48,8 @@ __device__ __forceinline__ void warp_finish(const EpilogueParams& e, const TileP
 #pragma unroll
         for (int i = 0; i < kUnroll; ++i) {
           const float4 x = *reinterpret_cast<const float4*>(from + i * kPerPass * Stage::kStride);
-          v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
+          constexpr bool kSwapped = Stage::kPairsSwapped;
+          v[i][kSwapped] = x.x, v[i][!kSwapped] = x.y, v[i][2 + kSwapped] = x.z, v[i][3 - kSwapped] = x.w;
         }
         finish_quads<kUnroll>(e, places, (part * kSteps + step) * kUnroll, num_rows, bias, v, column_sum);
       }

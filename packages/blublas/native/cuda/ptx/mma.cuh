@@ -38,6 +38,10 @@ __device__ __forceinline__ float4 load_shared_4(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
+}
+
 // c += a b, k = 16
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
