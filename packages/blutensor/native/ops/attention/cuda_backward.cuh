@@ -6,6 +6,8 @@
 //   dS = P * (dP - delta),  dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K.
 // Both keep P and dS in registers: the first works on S^T and dP^T, whose accumulators are the left operands of P^T dO
 // and dS^T Q.
+// Arithmetic that says so (Math::kChain) puts sums of so many rows away to the gradient and begins anew: the error of one
+// chain grows with its length.
 // Work: 8 T S D FLOPs for the keys, 6 T S D for the queries, 2 T S exponentials a pair.
 // Benchmark: benchmarks/bench_attention_cuda.py
 #pragma once
@@ -31,6 +33,35 @@ struct BackwardShape {
   static constexpr int kSharedBytes = kTilesBytes + 4 * kStatisticsBytes;  // of two stages; only for dK and dV
   static_assert(kBlock % kStep == 0 && 2 * kBlock <= kThreads);
 };
+
+// ---------------------------------------------------------------- sums
+
+template <class Math>
+inline constexpr int kChainOf = 0;  // no end
+template <class Math>
+  requires requires { Math::kChain; }
+inline constexpr int kChainOf<Math> = Math::kChain;
+
+// Stores the warp's sums, times `factor`, to its rows of a gradient; adds: to what it stored before.
+template <class Math, int kTiles>
+__device__ __forceinline__ void put_away(const float (&sums)[kTiles][Math::kHeadDim / 8][4],
+                                         const float (&factor)[kTiles][2], uint32_t tile,
+                                         typename Math::Element* target, const AttentionOperand& operand, int first_row,
+                                         int limit, int head_dim, bool adds) {
+  const int stride = static_cast<int>(operand.row_stride);
+  if constexpr (kChainOf<Math> > 0)
+    Math::template store<kTiles>(sums, factor, tile, target, stride, first_row, limit, head_dim, adds);
+  else
+    Math::template store<kTiles>(sums, factor, tile, target, stride, first_row, limit, head_dim);
+}
+
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void clear(float (&sums)[kTiles][kColumns][4]) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0;
+}
 
 // ---------------------------------------------------------------- dK and dV
 
@@ -87,6 +118,16 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
   const float factor = static_cast<float>(args.scale * 1.44269504088896340736);
 
   float grad_key[kTiles][kHeadDim / 8][4] = {}, grad_value[kTiles][kHeadDim / 8][4] = {};
+  const auto put = [&](bool adds) {
+    float one[kTiles][2], scale[kTiles][2];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+      one[m][0] = one[m][1] = 1, scale[m][0] = scale[m][1] = static_cast<float>(args.scale);
+    put_away<Math, kTiles>(grad_key, scale, warp_keys, matrix(args.grad_key), args.grad_key, first_row, num_keys,
+                           head_dim, adds);
+    put_away<Math, kTiles>(grad_value, one, warp_values, matrix(args.grad_value), args.grad_value, first_row, num_keys,
+                           head_dim, adds);
+  };
 
   if constexpr (Math::kRounds) {
     ptx::copy_async_wait<0>();
@@ -147,19 +188,18 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
       Math::template accumulate<kTiles, kStep>(grad_key, ds, query_rows);
       if constexpr (Math::kIsAsync) Math::template wait<0>(grad_value), Math::template wait<0>(grad_key);
     }
+    if constexpr (kChainOf<Math> > 0) {
+      if ((block - first_block + 1) % (kChainOf<Math> / kBlock) == 0 && (block + 1) * kBlock < num_queries) {
+        put(block - first_block >= kChainOf<Math> / kBlock);
+        clear(grad_key), clear(grad_value);
+      }
+    }
   }
 
   // ---- epilogue
   ptx::copy_async_wait<0>();
   __syncthreads();  // also when no query was visited: the tiles have landed
-  float one[kTiles][2], scale[kTiles][2];
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m)
-    one[m][0] = one[m][1] = 1, scale[m][0] = scale[m][1] = static_cast<float>(args.scale);
-  Math::template store<kTiles>(grad_key, scale, warp_keys, matrix(args.grad_key),
-                               static_cast<int>(args.grad_key.row_stride), first_row, num_keys, head_dim);
-  Math::template store<kTiles>(grad_value, one, warp_values, matrix(args.grad_value),
-                               static_cast<int>(args.grad_value.row_stride), first_row, num_keys, head_dim);
+  put(kChainOf<Math> > 0 && num_queries - first_block * kBlock > kChainOf<Math>);
 }
 
 // ---------------------------------------------------------------- dQ
@@ -220,6 +260,13 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
       mean[m][h] = row < num_queries ? static_cast<const float*>(args.delta)[at] : 0.0f;
     }
   float grad_query[kTiles][kHeadDim / 8][4] = {};
+  const auto put = [&](bool adds) {
+    float scale[kTiles][2];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) scale[m][0] = scale[m][1] = static_cast<float>(args.scale);
+    put_away<Math, kTiles>(grad_query, scale, warp_queries, matrix(args.grad_query), args.grad_query, first_row,
+                           num_queries, head_dim, adds);
+  };
 
   if constexpr (Math::kRounds) {
     ptx::copy_async_wait<1>();
@@ -273,16 +320,18 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
       Math::template accumulate<kTiles, kStep>(grad_query, ds, key_rows);
       if constexpr (Math::kIsAsync) Math::template wait<0>(grad_query);
     }
+    if constexpr (kChainOf<Math> > 0) {
+      if ((block + 1) % (kChainOf<Math> / kBlock) == 0 && (block + 1) * kBlock < visible) {
+        put(block >= kChainOf<Math> / kBlock);
+        clear(grad_query);
+      }
+    }
   }
 
   // ---- epilogue
   ptx::copy_async_wait<0>();
   __syncthreads();
-  float scale[kTiles][2];
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m) scale[m][0] = scale[m][1] = static_cast<float>(args.scale);
-  Math::template store<kTiles>(grad_query, scale, warp_queries, matrix(args.grad_query),
-                               static_cast<int>(args.grad_query.row_stride), first_row, num_queries, head_dim);
+  put(kChainOf<Math> > 0 && visible > kChainOf<Math>);
 }
 
 // ---------------------------------------------------------------- delta

@@ -137,10 +137,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   Matrix<const T>(args, args.grad_output, pair).read(grad, row, head_dim);
   __syncwarp();
 
-  const Matrix<const T> output(args, args.output, pair);
-  Acc delta = 0;
-  for (int d = lane_id(); d < head_dim; d += 32) delta += output.template at<Acc>(row, d) * grad[d];
-  delta = warp_sum(delta);
+  // Summed as dP is: where a row sees one key, whose value is its output, they are equal, and the gradients of its scores 0.
+  Acc delta = Matrix<const T>(args, args.output, pair).template dot<Acc>(row, grad, head_dim);
   if (args.grad_logsumexp.data != nullptr)
     delta -= static_cast<const Acc*>(args.grad_logsumexp.data)[pair_offset(args.leading, args.grad_logsumexp, pair) +
                                                                row * args.grad_logsumexp.row_stride];

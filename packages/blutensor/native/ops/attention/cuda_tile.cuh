@@ -130,11 +130,11 @@ struct KeptLeft {
 
 // ---------------------------------------------------------------- storing accumulators
 
-// Ieee: 32 contiguous bytes per lane.
+// Ieee: 32 contiguous bytes per lane. adds: to what is there.
 template <int kHeadDim, int kTiles>
 __device__ __forceinline__ void store_wide_columns(const float (&o)[kTiles][kHeadDim / 8][4],
                                                    const float (&factor)[kTiles][2], float* target, int row_stride,
-                                                   int first, int limit, int head_dim) {
+                                                   int first, int limit, int head_dim, bool adds) {
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
@@ -150,7 +150,12 @@ __device__ __forceinline__ void store_wide_columns(const float (&o)[kTiles][kHea
           float4 v;
           v.x = o[m][4 * q][2 * h + e] * factor[m][h], v.y = o[m][4 * q + 1][2 * h + e] * factor[m][h];
           v.z = o[m][4 * q + 2][2 * h + e] * factor[m][h], v.w = o[m][4 * q + 3][2 * h + e] * factor[m][h];
-          *reinterpret_cast<float4*>(out + 32 * q + 4 * e) = v;
+          float4* at = reinterpret_cast<float4*>(out + 32 * q + 4 * e);
+          if (adds) {
+            const float4 before = *at;
+            v.x += before.x, v.y += before.y, v.z += before.z, v.w += before.w;
+          }
+          *at = v;
         }
     }
 }
@@ -351,6 +356,7 @@ struct Ieee {
   static constexpr bool kIsAsync = false;
   static constexpr int kBackwardBlocks = 2;  // per multiprocessor
   static constexpr bool kRounds = false;
+  static constexpr int kChain = 512;  // most rows that backward adds up one by one
   template <int kTiles>
   using Left = SharedLeft<Rows, kTiles>;
   template <int kTiles>
@@ -419,8 +425,8 @@ struct Ieee {
 
   template <int kTiles>
   __device__ static void store(const float (&o)[kTiles][kHeadDim / 8][4], const float (&factor)[kTiles][2], uint32_t,
-                               Element* target, int row_stride, int first, int limit, int head_dim) {
-    store_wide_columns<kHeadDim, kTiles>(o, factor, target, row_stride, first, limit, head_dim);
+                               Element* target, int row_stride, int first, int limit, int head_dim, bool adds = false) {
+    store_wide_columns<kHeadDim, kTiles>(o, factor, target, row_stride, first, limit, head_dim, adds);
   }
 };
 
