@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from overhead import commit, machine
 
 import blutensor as bt
 from blutensor.nn import functional as F
 from blutensor.optim.base import zero_grad
+from overhead import commit, machine
 
 Array = npt.NDArray[Any]
 Case = tuple[str, Callable[[], object], Callable[[], object], int]
@@ -90,6 +90,32 @@ def layer_norm(channels: int, tokens: int, **_: int) -> Iterator[Case]:
         lambda x, w, b: torch.nn.functional.layer_norm(x, shape, w, b),
         lambda: [normal(tokens, channels), normal(channels), normal(channels)],
         31,
+    )
+
+
+def rms_norm(channels: int, tokens: int, **_: int) -> Iterator[Case]:
+    """Over C of [N, C]."""
+    shape = (channels,)
+    yield from pair(
+        "rms_norm",
+        lambda x, w: F.rms_norm(x, shape, w, 1e-6),
+        lambda x, w: torch.nn.functional.rms_norm(x, shape, w, 1e-6),
+        lambda: [normal(tokens, channels), normal(channels)],
+        31,
+    )
+
+
+def rotary_embedding(channels: int, tokens: int, **_: int) -> Iterator[Case]:
+    """Heads of 32 over [4, H, N / 4, 32]; PyTorch is given its cosines and sines."""
+    steps, width = tokens // 4, 32
+    angle = torch.arange(steps)[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
+    cos, sin = (torch.cat([turn(angle)] * 2, -1) for turn in (torch.cos, torch.sin))
+
+    def peer(x: Any) -> Any:
+        return x * cos + torch.cat([-x[..., width // 2 :], x[..., : width // 2]], -1) * sin
+
+    yield from pair(
+        "rotary_embedding", F.rotary_embedding, peer, lambda: [normal(4, channels // width, steps, width)], 31
     )
 
 
@@ -201,7 +227,8 @@ def optimizer(channels: int, vocabulary: int, layers: int, **_: int) -> Iterator
 
 
 GROUPS: dict[str, Callable[..., Iterator[Case]]] = {
-    f.__name__: f for f in (layer_norm, linear, mlp, embedding, linear_cross_entropy, optimizer)
+    f.__name__: f
+    for f in (layer_norm, rms_norm, rotary_embedding, linear, mlp, embedding, linear_cross_entropy, optimizer)
 }
 
 
