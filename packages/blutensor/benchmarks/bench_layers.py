@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from overhead import commit, machine
 
 import blutensor as bt
 from blutensor.nn import functional as F
 from blutensor.optim.base import zero_grad
-from overhead import commit, machine
 
 Array = npt.NDArray[Any]
 Case = tuple[str, Callable[[], object], Callable[[], object], int]

@@ -56,7 +56,7 @@ class LlamaBlock(nn.Module):
         q, k, v = self.qkv(self.norm1(x), position)
         for cache, new in zip(caches, (k, v), strict=True):
             bt.index_write_(cache, new, position, 2)
-        return self.merged(x, F.attention_decode(q, *caches, position))
+        return self.merged(x, F.attention_decode(q, caches[0], caches[1], position))
 
 
 class Llama(nn.Module):

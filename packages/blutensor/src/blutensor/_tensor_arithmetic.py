@@ -64,19 +64,19 @@ class Arithmetic:
 
         def _update(self, name: str, other: Any) -> Self: ...
 
-    def __iadd__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+    def __iadd__(self, other: Tensor | Scalar) -> Self:
         return self._update("add", other)
 
-    def __isub__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+    def __isub__(self, other: Tensor | Scalar) -> Self:
         return self._update("subtract", other)
 
-    def __imul__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+    def __imul__(self, other: Tensor | Scalar) -> Self:
         return self._update("multiply", other)
 
-    def __itruediv__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+    def __itruediv__(self, other: Tensor | Scalar) -> Self:
         return self._update("divide", other)
 
-    def __ipow__(self, other: Tensor | Scalar) -> Self:  # type: ignore[misc]
+    def __ipow__(self, other: Tensor | Scalar) -> Self:
         return self._update("pow", other)
 
     # ---------------------------------------------------------------- comparisons

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,12 @@ from .tensor import Index, Tensor
 
 __all__ = ["get_item", "index_write_", "nonzero", "set_item", "take", "take_along_axis"]
 
-_private = functools.cache(ops.private)
+
+_gather = ops.private("gather")
+_scatter = ops.private("scatter_")
+_nonzero_indices = ops.private("nonzero_indices")
+_slice_backward = ops.private("slice_backward")
+_index_write = ops.private("index_write_")
 
 
 def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
@@ -35,7 +39,7 @@ def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
         CaptureError: A mask, in a captured function.
     """
     place = _place(x, index)
-    return _private("gather")(place.view, place.indices, place.axis) if place.indices else place.view  # type: ignore[no-any-return]
+    return _gather(place.view, place.indices, place.axis) if place.indices else place.view
 
 
 def set_item(x: Tensor, index: Index | tuple[Index, ...], value: Any) -> None:
@@ -67,7 +71,7 @@ def set_item(x: Tensor, index: Index | tuple[Index, ...], value: Any) -> None:
     values = _values(value, x)
     if values.storage_id == x.storage_id:
         values = ops.copy(values)
-    _private("scatter_")(place.view, values, place.indices, place.axis)
+    _scatter(place.view, values, place.indices, place.axis)
     return None
 
 
@@ -85,7 +89,7 @@ def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
     """
     if axis is None and x.ndim != 1:
         raise ShapeError(f"[take] expected an axis for a tensor of shape {x.shape}")
-    return _private("gather")(x, [need_tensor("take", "indices", indices)], axis or 0)  # type: ignore[no-any-return]
+    return _gather(x, [need_tensor("take", "indices", indices)], axis or 0)
 
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
@@ -144,7 +148,7 @@ def index_write_(target: Tensor, source: Tensor, position: Tensor, axis: int) ->
     Raises:
         IndexOutOfRangeError: The rows do not fit.
     """
-    _private("index_write_")(target, source, position, axis)
+    _index_write(target, source, position, axis)
     return target
 
 
@@ -229,7 +233,9 @@ class _Place:
 
 def _slices(x: Tensor, items: list[Any]) -> tuple[list[int], list[int], list[int]]:
     """Start, length and step along every axis of x; along the axes of arrays, all of it."""
-    starts, lengths, steps = [], [], []
+    starts: list[int] = []
+    lengths: list[int] = []
+    steps: list[int] = []
     for item in _expanded(x, items):
         if item is None:
             continue
@@ -321,7 +327,7 @@ def _nonzero(op: str, mask: Tensor) -> Tensor:
             f"[{op}] the shape of what a mask selects depends on its values, which a captured function cannot have; "
             "use where(mask, x, y), or select before the capture"
         )
-    return _private("nonzero_indices")(mask, int(ops.sum(mask.astype(int64)).item()))  # type: ignore[no-any-return]
+    return _nonzero_indices(mask, int(ops.sum(mask.astype(int64)).item()))
 
 
 # ---------------------------------------------------------------- what is written
@@ -390,5 +396,5 @@ def _with_item(x: Tensor, index: Any, value: Any) -> Tensor:
     part = _basic(x.detach(), items)[0].shape
     values = ops.broadcast_to(_values(value, x), part).reshape(length)
     inside = full_on(length, True, bool_, x._fixed()[3])
-    put = _private("slice_backward")
+    put = _slice_backward
     return ops.where(put(inside, x.shape, start, length, step), put(values, x.shape, start, length, step), x)
