@@ -17,6 +17,8 @@
                                   set a version, and the ranges of those that need it
     nox -s bench -- ARGUMENTS     ``blutrain bench ARGUMENTS``
     nox -s asan                   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+    nox -s fuzz -- [TARGET...] [--runs N] [--seconds S]
+                                  the readers of files under AddressSanitizer, with a million inputs each
     nox -s gpu                    wheels with CUDA into dist/cuda/, their device code checked; `--archs 90a-real` after
                                   ``--`` compiles one architecture instead of all; on the machine with the GPU,
                                   tools/gpu_machine.py then runs the GPU's tests and benchmarks
@@ -397,6 +399,16 @@ def version(session: nox.Session) -> None:
     """Check the versions and ranges of the packages; ``-- bump PACKAGE PART`` sets one."""
     session.install("-q", *group("version"))
     session.run("python", "tools/versions.py", *session.posargs)
+
+
+# ---- fuzzing ---------------------------------------------------------------------------------------------------
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Feed the readers of files with what nobody wrote: a million inputs each, under AddressSanitizer."""
+    install_packages(session, ["blutrain"], *group("build"), *group("fuzz"), groups=["test"])
+    session.run("python", "tools/fuzz.py", *session.posargs)
 
 
 # ---- GPU -------------------------------------------------------------------------------------------------------

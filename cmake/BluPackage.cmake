@@ -4,12 +4,14 @@
 #   blu_native_library(<name> SOURCES ... [DEPS ...] [EXACT_DEPS ...])
 #   blu_cpu_kernel(<name> <file> avx2|avx512)
 #   blu_native_test(<test> SOURCES ... [ARGS ...] [TIMEOUT seconds])
+#   blu_fuzz_target(<target> SOURCE <file> DRIVER <file> CORPUS <folder> RUNS <number>)
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
 option(BLU_WERROR "Warnings in our code are errors" OFF)
 option(BLU_CCACHE "Compile through ccache when it is on PATH" ON)
 option(BLU_BUILD_TESTS "Build the native test executables" OFF)
+option(BLU_FUZZ "Build the fuzz targets for libFuzzer (Clang)" OFF)
 set(BLU_SANITIZE "" CACHE STRING "Sanitizers for everything, as in -fsanitize=, e.g. address,undefined")
 
 if(BLU_BUILD_TESTS)
@@ -78,6 +80,13 @@ if(BLU_SANITIZE)
   blu_compile_options(
     -fsanitize=${BLU_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   target_link_options(blu_settings INTERFACE -fsanitize=${BLU_SANITIZE})
+endif()
+
+if(BLU_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "BLU_FUZZ: expected Clang, which brings libFuzzer, got ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  blu_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
 include(BluCUDA)
@@ -230,4 +239,21 @@ function(blu_native_test test)
   target_link_libraries(${test} PRIVATE ${PROJECT_NAME}_objects)
   add_test(NAME ${test} COMMAND ${test} ${ARG_ARGS})
   set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# blu_fuzz_target(<target> SOURCE <file> DRIVER <file> CORPUS <folder> RUNS <number>): SOURCE defines
+# LLVMFuzzerTestOneInput. With BLU_FUZZ it becomes a libFuzzer executable, <target>; a native test <target>_replay runs it
+# with any compiler, through DRIVER: on the corpus and on RUNS mutations of it.
+function(blu_fuzz_target target)
+  cmake_parse_arguments(ARG "" "SOURCE;DRIVER;CORPUS;RUNS" "" ${ARGN})
+  if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_SOURCE OR NOT ARG_DRIVER OR NOT ARG_CORPUS OR NOT ARG_RUNS)
+    message(FATAL_ERROR "blu_fuzz_target(${target}): expected SOURCE, DRIVER, CORPUS, RUNS, got ${ARGN}")
+  endif()
+  blu_native_test(${target}_replay SOURCES ${ARG_SOURCE} ${ARG_DRIVER}
+    ARGS "${CMAKE_CURRENT_SOURCE_DIR}/${ARG_CORPUS}" ${ARG_RUNS})
+  if(BLU_FUZZ)
+    add_executable(${target} ${ARG_SOURCE})
+    target_link_libraries(${target} PRIVATE ${PROJECT_NAME}_objects)
+    target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+  endif()
 endfunction()

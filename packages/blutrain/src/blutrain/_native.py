@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import libblutrain
-from blutrain.errors import ShardError
+from blutrain.errors import DataAccessError, ShardError
 
 STATE_SIZE = 8
 """int64 values of a loader's state."""
@@ -85,7 +85,7 @@ def loader_next_address() -> int:
     return address
 
 
-_EXCEPTIONS: dict[int, type[Exception]] = {3: MemoryError, 5: RuntimeError, 6: OSError}
+_EXCEPTIONS: dict[int, type[Exception]] = {3: MemoryError, 5: RuntimeError, 6: DataAccessError}
 
 
 def check(status: int) -> None:
@@ -95,7 +95,7 @@ def check(status: int) -> None:
         ShardError: an impossible value, or a token beyond the vocabulary.
         MemoryError: out of memory.
         RuntimeError: a failure inside the library.
-        OSError: a file can not be read.
+        DataAccessError: a file can not be read.
     """
     if status:
         raise _EXCEPTIONS.get(status, ShardError)(last_error().decode(errors="replace"))

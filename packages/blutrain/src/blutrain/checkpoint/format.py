@@ -42,7 +42,7 @@ MAX_HEADER_BYTES = 100_000_000
 """The safetensors library refuses longer headers, so we neither write nor read them."""
 
 _MAX_DIMENSIONS = 32
-_MAX_ELEMENTS = 2**62
+_MAX_TENSOR_BYTES = 2**62
 _DATA_ALIGNMENT = 64
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -360,7 +360,12 @@ def _decode_entry(path: Path, name: str, fields: object, data_start: int) -> Ten
             path, f"expected tensor {name!r} of dtype {', '.join(_DTYPES)}, got {_short(fields['dtype'])}"
         )
     shape, offsets = fields["shape"], fields["data_offsets"]
-    if not _are_sizes(shape) or len(shape) > _MAX_DIMENSIONS or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+    # NumPy counts the bytes of an empty array as if no size were 0.
+    if (
+        not _are_sizes(shape)
+        or len(shape) > _MAX_DIMENSIONS
+        or math.prod(size or 1 for size in shape) * dtype.itemsize > _MAX_TENSOR_BYTES
+    ):
         raise CheckpointFormatError(
             path, f"expected a shape of at most {_MAX_DIMENSIONS} sizes of tensor {name!r}, got {_short(shape)}"
         )
@@ -375,7 +380,7 @@ def _decode_entry(path: Path, name: str, fields: object, data_start: int) -> Ten
 
 
 def _are_sizes(values: object) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value <= _MAX_ELEMENTS for value in values)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value <= _MAX_TENSOR_BYTES for value in values)
 
 
 def _known_digest(value: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from blutrain.data.shards import shard_num_tokens
 from blutrain.data.tokenizer import TokenizerIdentity
-from blutrain.errors import DataError, ShardError
+from blutrain.errors import DataAccessError, DataError, ShardError
 
 MANIFEST = "manifest.json"
 """Name of the file that describes a prepared folder."""
@@ -98,9 +98,16 @@ class Dataset:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file in hexadecimal.
+
+    Raises:
+        DataAccessError: it can not be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
 
 
 def open_dataset(path: str | Path) -> Dataset:
@@ -136,15 +143,32 @@ def open_dataset(path: str | Path) -> Dataset:
     return Dataset(folder, shards, tokens, None, None)
 
 
+def _checked_entry(folder: Path, entry: Any) -> tuple[str, Path, int]:
+    """Split, path and number of tokens of a shard in a manifest; ``Dataset`` relies on the rest of the entry too."""
+    for key, kind in (("split", str), ("file", str), ("tokens", int), ("sha256", str)):
+        if type(entry[key]) is not kind:
+            raise TypeError(f"{key} {entry[key]!r}"[:100])
+    return entry["split"], folder / entry["file"], entry["tokens"]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long, say
+        return False
+
+
 def _from_manifest(folder: Path) -> Dataset:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT or manifest["version"] != VERSION:
             raise ValueError(f"format {manifest['format']!r} version {manifest['version']!r}")
-        entries = [(entry["split"], folder / entry["file"], int(entry["tokens"])) for entry in manifest["shards"]]
+        entries = [_checked_entry(folder, entry) for entry in manifest["shards"]]
         tokenizer = TokenizerIdentity.from_dict(manifest["tokenizer"])
-    except (ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         message = (
             f"[data] expected a {FORMAT} manifest of version {VERSION} in {path}, got {type(error).__name__}: {error}"
         )
@@ -152,7 +176,7 @@ def _from_manifest(folder: Path) -> Dataset:
     shards: dict[str, tuple[Path, ...]] = dict.fromkeys(SPLITS, ())
     tokens = dict.fromkeys(SPLITS, 0)
     for split, shard, expected in entries:
-        if not shard.exists():
+        if not _is_file(shard):
             raise ShardError(f"[shard] expected {shard}, which {path} names, got no file; prepare the data again")
         found = shard_num_tokens(shard)
         if found != expected:

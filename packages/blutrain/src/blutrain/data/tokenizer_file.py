@@ -104,7 +104,7 @@ class FileTokenizer:
             The text; end-of-text shows as ``<|endoftext|>``.
 
         Raises:
-            TokenizerError: an id is not below ``vocab_size``.
+            TokenizerError: an id is not below ``vocab_size``, or it can not decode one.
         """
         documents: list[list[int]] = [[]]
         for token in checked_ids(tokens, self.vocab_size, "tokenizers"):
@@ -112,7 +112,8 @@ class FileTokenizer:
                 documents.append([])
             else:
                 documents[-1].append(token)
-        return END_OF_TEXT.join(self._plain.decode(ids, skip_special_tokens=False) for ids in documents)
+        with _library_errors("ids that it can decode"):
+            return END_OF_TEXT.join(self._plain.decode(ids, skip_special_tokens=False) for ids in documents)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``tokenizer.json`` and the name of its end-of-text token."""
@@ -137,7 +138,10 @@ def load_tokenizer_json(path: Path) -> Tokenizer:
     content = _read_object(path)
     end_of_text = _end_of_text(path, content)
     bpe = _as_bpe(content, end_of_text, path)
-    return FileTokenizer(content, end_of_text, str(path)) if bpe is None else bpe
+    try:
+        return FileTokenizer(content, end_of_text, str(path)) if bpe is None else bpe
+    except RecursionError:  # JSON is written with more stack than it is read with
+        raise TokenizerError(f"[tokenizer] expected a tokenizer.json in {path}, got one nested too deep") from None
 
 
 def save_tokenizer_json(folder: Path, content: Any, end_of_text: str) -> list[Path]:
@@ -207,13 +211,13 @@ def _end_of_text(path: Path, content: Mapping[str, Any]) -> str:
 
 def _tokens(content: Mapping[str, Any]) -> set[str]:
     added = content.get("added_tokens")
-    found = {token.get("content") for token in added if isinstance(token, dict)} if isinstance(added, list) else set()
+    found = [token.get("content") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
     model = content.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, dict):
-        found |= vocab.keys()
+        found += vocab
     elif isinstance(vocab, list):
-        found |= {entry[0] for entry in vocab if isinstance(entry, list) and entry}
+        found += [entry[0] for entry in vocab if isinstance(entry, list) and entry]
     return {token for token in found if isinstance(token, str)}
 
 
@@ -233,7 +237,7 @@ def _as_bpe(content: Mapping[str, Any], end_of_text: str, path: Path) -> BpeToke
     extra = {
         token["content"]: token["id"]
         for token in added
-        if isinstance(token, dict) and {"content", "id"} <= token.keys()
+        if isinstance(token, dict) and isinstance(token.get("content"), str) and "id" in token
     }
     if extra.keys() - {end_of_text}:
         return None

@@ -1,0 +1,186 @@
+"""Fuzzes the readers that are written in Python.
+
+    python fuzz.py TARGET [--runs N] [--seconds S] [--engine atheris|mutation] [--corpus FOLDER]
+
+A finding is an exception that is none of ours, an input that takes longer than 10 seconds, or memory that grows by
+more than 256 MiB above what the seeds take: the process stops, says so and keeps the input. atheris, where it is
+installed, is guided by coverage and collects what reaches new code in the corpus; the engine of our own mutates the
+seeds and that corpus, and needs nothing. `nox -s fuzz` runs all targets with both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MEMORY_BYTES = 256 << 20
+"""So much more than the seeds an input may take."""
+SECONDS = 10
+"""So long one input may take."""
+MAX_BYTES = 1 << 14
+
+
+class TooSlowError(BaseException):
+    """An input took longer than `SECONDS`."""
+
+
+class TooLargeError(BaseException):
+    """An input took more than `MEMORY_BYTES`."""
+
+
+def peak_bytes() -> int:
+    """Most memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def limit_memory() -> None:
+    """Refuse allocations far beyond what a reader may need. AddressSanitizer's shadow memory leaves no room for it."""
+    if "libasan" in Path("/proc/self/maps").read_text():
+        return
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2 * MEMORY_BYTES, resource.RLIM_INFINITY))
+
+
+def watched(run: Callable[[bytes], bool], keep: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """The target with limits of time and memory; an input that breaks one, or raises, is kept."""
+
+    def too_slow(*_: object) -> None:
+        raise TooSlowError(f"expected at most {SECONDS} seconds for an input")
+
+    signal.signal(signal.SIGALRM, too_slow)
+    most = peak_bytes() + MEMORY_BYTES
+
+    def one(data: bytes) -> None:
+        signal.alarm(SECONDS)
+        try:
+            run(data)
+            if peak_bytes() > most:
+                raise TooLargeError(f"expected at most {MEMORY_BYTES >> 20} MiB for an input")
+        except BaseException:
+            keep(data)
+            raise
+        finally:
+            signal.alarm(0)
+
+    return one
+
+
+def keeper(name: str, folder: Path) -> Callable[[bytes], None]:
+    """Writes an input that breaks a reader to a file and says where."""
+
+    def keep(data: bytes) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
+        path.write_bytes(data)
+        print(f"kept {path}: {data[:200]!r}", file=sys.stderr)
+
+    return keep
+
+
+def fuzz_by_mutation(target: Any, one: Callable[[bytes], None], arguments: argparse.Namespace) -> int:
+    """Runs mutations of the seeds and of the corpus; returns how many."""
+    from mutation import mutations
+
+    runs, end = arguments.runs, time.monotonic() + arguments.seconds
+    seeds = target.seeds()
+    if arguments.corpus is not None and arguments.corpus.is_dir():
+        seeds += [path.read_bytes() for path in sorted(arguments.corpus.iterdir())]
+    count = 0
+    for data in mutations(seeds, target.words, arguments.seed):
+        if count >= runs or (count % 64 == 0 and time.monotonic() >= end):
+            break
+        one(data)
+        count += 1
+    return count
+
+
+def fuzz_by_atheris(target: Any, one: Callable[[bytes], None], arguments: argparse.Namespace) -> None:
+    """Runs libFuzzer over the instrumented reader; it ends the process."""
+    import atheris
+
+    folder = arguments.corpus or Path(tempfile.mkdtemp(prefix=f"fuzz-{target.name}-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(target.seeds()):
+        (folder / f"seed-{number}").write_bytes(data)
+    words = folder.with_suffix(".dict")
+    lines = ['"' + "".join(f"\\x{byte:02x}" for byte in word) + '"' for word in target.words if len(word) <= 64]
+    words.write_text("\n".join(lines))
+    options = [
+        f"-runs={arguments.runs}",
+        f"-max_len={MAX_BYTES}",
+        f"-dict={words}",
+        f"-seed={arguments.seed}",
+        "-verbosity=0",
+        "-print_final_stats=1",
+    ]
+    if arguments.seconds < float("inf"):
+        options.append(f"-max_total_time={round(arguments.seconds)}")
+    # Slow growth of the corpus is no finding of the reader; memory is judged per input by `watched`.
+    atheris.Setup([sys.argv[0], *options, "-rss_limit_mb=0", str(folder)], one)
+    atheris.Fuzz()
+
+
+def load_targets(instrumented: bool) -> dict[str, Any]:
+    """The targets, with their readers instrumented for coverage where atheris is to guide."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    if instrumented:
+        import atheris
+
+        with atheris.instrument_imports(include=["blutrain", "tomllib", "json"]):
+            import targets
+
+            return targets.all_targets()
+    import targets
+
+    return targets.all_targets()
+
+
+def parsed_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", nargs="?")
+    parser.add_argument("--list", action="store_true", help="print the names of the targets")
+    parser.add_argument("--runs", type=int, default=sys.maxsize)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--engine", choices=("atheris", "mutation"))
+    parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--crashes", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--input", type=Path, help="run this one input alone")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Fuzz one target."""
+    arguments = parsed_arguments()
+    if arguments.list:
+        print(*load_targets(False))
+        return
+    engine = arguments.engine or ("atheris" if importlib.util.find_spec("atheris") else "mutation")
+    target = load_targets(engine == "atheris" and arguments.input is None)[arguments.target]
+    if arguments.input is not None:
+        target.run(arguments.input.read_bytes())
+        return
+    for data in target.seeds():
+        target.run(data)
+    limit_memory()
+    one = watched(target.run, keeper(target.name, arguments.crashes))
+    if engine == "atheris":
+        fuzz_by_atheris(target, one, arguments)
+    begin = time.monotonic()
+    count = fuzz_by_mutation(target, one, arguments)
+    print(json.dumps({"target": target.name, "runs": count, "seconds": round(time.monotonic() - begin, 1)}))
+
+
+if __name__ == "__main__":
+    main()

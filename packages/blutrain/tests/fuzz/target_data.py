@@ -1,0 +1,88 @@
+"""Prepared data sets (the manifest) and the metrics of a run."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from targets import MemoryFile, Target, only
+
+from blutrain.data import ShardWriter, open_dataset
+from blutrain.data.dataset import FORMAT, MANIFEST, VERSION, file_digest
+from blutrain.data.tokenizer import get_tokenizer
+from blutrain.errors import DataError
+from blutrain.metrics import RunFolderError, read_metrics
+
+_KEPT = tempfile.TemporaryDirectory()
+_FOLDER = Path(_KEPT.name)
+_METRICS = MemoryFile("metrics")
+
+
+def _shards() -> list[dict[str, object]]:
+    entries = []
+    for split, count in (("train", 40), ("val", 9)):
+        with ShardWriter(_FOLDER, split, 25) as writer:
+            writer.append(np.arange(count, dtype=np.uint16))
+        for path, tokens in writer.shards:
+            entries.append({"file": path.name, "split": split, "tokens": tokens, "sha256": file_digest(path)})
+    return entries
+
+
+ENTRIES = _shards()
+
+
+def run_manifest(data: bytes) -> bool:
+    """Opens the data set that a manifest describes and uses all of it."""
+    (_FOLDER / MANIFEST).write_bytes(data)
+    with only(DataError) as outcome:
+        dataset = open_dataset(_FOLDER)
+        dataset.digest()
+        for split in ("train", "val"):
+            assert dataset.num_tokens(split) >= 1
+        dataset.verify()
+    return outcome.accepted
+
+
+def seeds_manifest() -> list[bytes]:
+    """A manifest as ``prepare`` writes it, and a damaged one."""
+    identity = get_tokenizer("bytes").identity.to_dict()
+    manifest = {"format": FORMAT, "version": VERSION, "tokenizer": identity, "shards": ENTRIES}
+    return [json.dumps(manifest).encode(), json.dumps({**manifest, "shards": []}).encode()]
+
+
+def run_metrics(data: bytes) -> bool:
+    """Reads the events of a run."""
+    path = _METRICS.write(data)
+    with only(RunFolderError) as outcome:
+        assert all(isinstance(event, dict) for event in read_metrics(path))
+    return outcome.accepted
+
+
+def seeds_metrics() -> list[bytes]:
+    """Lines as the trainer writes them, the last one cut short."""
+    step = {
+        "event": "step",
+        "step": 3,
+        "loss": 2.5,
+        "lr": 1e-3,
+        "grad_norm": 0.5,
+        "tokens_per_second": 1e5,
+        "time": 1.0,
+    }
+    lines = [step, {**step, "loss": None}, {"event": "eval", "step": 3, "loss": 2.4}, {"event": "end", "step": 9}]
+    text = "\n".join(json.dumps(line) for line in lines).encode()
+    return [text + b"\n", text[:-9]]
+
+
+_WORDS = (
+    b'"train"', b'"val"', b'"file"', b'"tokens"', b'"sha256"', b'"split"', b'"shards"', b'"../../etc"',
+    b'"/dev/zero"', b"null", b"true", b"{}", b"[]", b"-1", b"1e999", b"NaN", b"[" * 2000, b'"\\ud800"', b'"\\u0000"',
+    b'"' + b"a" * 300 + b'"', b'"."', b'"train_000000.bin"', b'"manifest.json"', b'""', b"0.5", b'"1"', b"9" * 5000,
+    b"\xff", b'"step"', b'"loss"', b"\n",
+)  # fmt: skip
+TARGETS = (
+    Target("manifest", run_manifest, seeds_manifest, _WORDS),
+    Target("metrics", run_metrics, seeds_metrics, _WORDS),
+)

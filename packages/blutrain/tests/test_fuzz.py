@@ -1,0 +1,88 @@
+"""Every reader against inputs that nobody wrote: the seeds, what once broke a reader, and a few seconds of mutations.
+
+`nox -s fuzz` does the same for a million inputs each, guided by coverage and under AddressSanitizer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "fuzz"
+sys.path.insert(0, str(FOLDER))
+from target_checkpoint import HONEST  # noqa: E402
+from target_data import ENTRIES  # noqa: E402
+from target_tokenizer import END_OF_TEXT, pair  # noqa: E402
+from targets import all_targets  # noqa: E402
+
+from blutrain.data.dataset import FORMAT, VERSION  # noqa: E402
+
+SECONDS = 4
+
+
+def checkpoint(header: dict[str, object]) -> bytes:
+    """A checkpoint file without tensors' bytes, whose digests will fit."""
+    placed = {"__metadata__": {"blutrain.header_digest": "sha256:" + "0" * 64, "blutrain.format": "1"}, **header}
+    text = json.dumps(placed, separators=(",", ":")).encode()
+    return bytes([HONEST]) + len(text).to_bytes(2, "little") + text
+
+
+def manifest(**entry: object) -> bytes:
+    """A manifest whose first shard has other values; None leaves one out."""
+    first = {key: value for key, value in {**ENTRIES[0], **entry}.items() if value is not None}
+    identity = {"kind": "bytes", "digest": "bytes", "vocab_size": 256, "end_of_text": 0}
+    shards = [first, *ENTRIES[1:]]
+    return json.dumps({"format": FORMAT, "version": VERSION, "tokenizer": identity, "shards": shards}).encode()
+
+
+def tokenizer(model: dict[str, object], added: object = END_OF_TEXT) -> bytes:
+    """A tokenizer.json."""
+    tokens = [{"id": 1, "content": added, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+               "normalized": False}]  # fmt: skip
+    return pair({"version": "1.0", "added_tokens": tokens, "pre_tokenizer": {"type": "Whitespace"}, "model": model}, "")
+
+
+WORDS = {"low": 0, END_OF_TEXT: 1}
+# What once broke a reader.
+FOUND = {
+    "checkpoint: an empty tensor whose other sizes NumPy cannot count": (
+        "checkpoint", checkpoint({"w": {"dtype": "F64", "shape": [0, 2**60], "data_offsets": [0, 0]}})),
+    "manifest: no digest": ("manifest", manifest(sha256=None)),
+    "manifest: a number as a file": ("manifest", manifest(file=3)),
+    "manifest: infinitely many tokens": ("manifest", manifest(tokens=float("inf"))),
+    "manifest: a name too long": ("manifest", manifest(file="a" * 300)),
+    "tokenizer: the library cannot encode": (
+        "tokenizer", tokenizer({"type": "WordPiece", "vocab": WORDS, "unk_token": "[UNK]",
+                                "continuing_subword_prefix": "##", "max_input_chars_per_word": 100})),
+    "tokenizer: a list as a token": (
+        "tokenizer", tokenizer({"type": "WordLevel", "vocab": WORDS, "unk_token": "low"}, [])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", all_targets())
+def test_mutations(name: str, tmp_path: Path) -> None:
+    """In a process of its own, whose memory is limited."""
+    command = [sys.executable, str(FOLDER / "fuzz.py"), name, "--engine", "mutation", "--seconds", str(SECONDS)]
+    done = subprocess.run(
+        [*command, "--crashes", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"] >= 64
+
+
+@pytest.mark.parametrize("name", all_targets())
+def test_most_seeds_are_accepted(name: str) -> None:
+    """Mutations of what a reader refuses at once would try nothing of it."""
+    target = all_targets()[name]
+    accepted = [target.run(seed) for seed in target.seeds()]
+    assert sum(accepted) >= len(accepted) / 2
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_once_broke_a_reader_is_refused(case: str) -> None:
+    name, data = FOUND[case]
+    assert not all_targets()[name].run(data)

@@ -1,0 +1,114 @@
+"""Fuzzes every reader of files, or those that are named: ``nox -s fuzz -- [TARGET...] [--runs N] [--seconds S]``.
+
+``shard`` is the native reader: libFuzzer where Clang is installed, mutations of the corpus where it is not, both under
+AddressSanitizer and UndefinedBehaviorSanitizer. The others are written in Python (``packages/blutrain/tests/fuzz``).
+They run twice: guided by coverage, where atheris is installed, and then, with what that found, in an interpreter under
+AddressSanitizer, which watches what NumPy, tokenizers and the mapped files do. (The sanitizer takes the coverage for
+itself, so the two do not go together.)
+
+Inputs that break a reader are kept in ``build/fuzz``. What was found so far is in ``docs/hardening.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import repository
+
+FOLDER = repository.ROOT / "packages" / "blutrain" / "tests" / "fuzz"
+OUT = repository.ROOT / "build" / "fuzz"
+RUNS = 1_000_000
+SHARD = "shard"
+# Python frees what it keeps to its end not at all, and its own allocator would hide where blocks end.
+ASAN = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0", "PYTHONMALLOC": "malloc"}
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+    """Run a command that has to succeed."""
+    subprocess.run([str(part) for part in command], env={**os.environ, **(env or {})}, check=True)
+
+
+def targets_in_python() -> list[str]:
+    """Names of the targets that are written in Python."""
+    command = [sys.executable, str(FOLDER / "fuzz.py"), "--list"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def fuzz_shards(runs: int, seconds: int | None) -> None:
+    """Build and run the native target."""
+    clang = shutil.which("clang++")
+    tree = OUT / ("clang" if clang else "gcc")
+    settings = ["-DBLU_SANITIZE=address,undefined", "-DBLU_BUILD_TESTS=ON"]
+    settings += [f"-DCMAKE_CXX_COMPILER={clang}", "-DBLU_FUZZ=ON"] if clang else []
+    program = "shard_fuzzer" if clang else "shard_fuzzer_replay"
+    run("cmake", "-S", repository.ROOT / "packages" / "blutrain", "-B", tree, "-G", "Ninja", *settings)
+    run("cmake", "--build", tree, "--target", program)
+    corpus = FOLDER / "corpus" / SHARD
+    if not clang:
+        print("clang++ is not installed: mutations that no coverage guides")
+        run(tree / program, corpus, str(runs))
+        return
+    found = OUT / SHARD
+    found.mkdir(parents=True, exist_ok=True)
+    options = [f"-runs={runs}", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10", "-max_len=512"]
+    options += [f"-max_total_time={seconds}"] if seconds else []
+    run(
+        tree / program,
+        *options,
+        "-verbosity=0",
+        "-print_final_stats=1",
+        f"-artifact_prefix={OUT}/{SHARD}-",
+        found,
+        corpus,
+    )
+
+
+def asan_environment() -> dict[str, str]:
+    """In which Python runs under AddressSanitizer; empty without g++."""
+    if shutil.which("g++") is None:
+        print("g++ is not installed: without AddressSanitizer")
+        return {}
+    command = ["g++", "-print-file-name=libasan.so"]
+    library = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return {"LD_PRELOAD": os.path.realpath(library), **ASAN}
+
+
+def fuzz_python(target: str, runs: int, seconds: int | None) -> None:
+    """Run a target of ours, guided and then under AddressSanitizer."""
+    command = [sys.executable, str(FOLDER / "fuzz.py"), target, "--runs", str(runs), "--crashes", str(OUT)]
+    command += ["--corpus", str(OUT / f"corpus-{target}")]
+    command += ["--seconds", str(seconds)] if seconds else []
+    if importlib.util.find_spec("atheris"):
+        run(*command, "--engine", "atheris")
+    run(*command, "--engine", "mutation", env=asan_environment())
+
+
+def main() -> None:
+    """Fuzz one target after the other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--seconds", type=int, help="of each target; by default as long as the runs take")
+    arguments = parser.parse_args()
+    known = [SHARD, *targets_in_python()]
+    unknown = set(arguments.targets) - set(known)
+    if unknown:
+        parser.error(f"expected targets out of {', '.join(known)}, got {', '.join(sorted(unknown))}")
+    for target in arguments.targets or known:
+        begin = time.monotonic()
+        if target == SHARD:
+            fuzz_shards(arguments.runs, arguments.seconds)
+        else:
+            fuzz_python(target, arguments.runs, arguments.seconds)
+        print(f"fuzz {target}: {time.monotonic() - begin:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
