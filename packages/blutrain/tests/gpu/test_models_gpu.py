@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from comparison import assert_as_good_as
-from hf_models import CONFIG, write_model
 
 import blutensor as bt
 import blutrain
@@ -17,11 +16,15 @@ from blutrain.data.loader import Loader
 from blutrain.data.shards import ShardWriter
 from blutrain.data.tokenizer import ByteTokenizer
 from blutrain.generation import Decoder, generate_tokens
-from blutrain.huggingface import import_hf
 from blutrain.model import GPT
 from blutrain.multiple_choice import Question, score_endings
 from blutrain.sampling import SamplingOptions
 from blutrain.weights import load_model
+
+pytest.importorskip("safetensors", reason="safetensors is not installed: nothing to import a model with")
+from hf_models import CONFIG, write_model
+
+from blutrain.huggingface import import_hf
 
 VOCABULARY = 257  # padded to 320
 

@@ -40,7 +40,7 @@ def test_one_file_is_what_was_imported(run: Path, tmp_path: Path) -> None:
     assert {key: config[key] for key in CONFIG} == CONFIG
     assert config["architectures"] == ["GPT2LMHeadModel"]
     assert config["tie_word_embeddings"] is True
-    assert result.bytes == sum(values.nbytes for values in expected.values())
+    assert result.num_bytes == sum(values.nbytes for values in expected.values())
 
 
 @pytest.mark.parametrize("limit", [1, 7000, "20KB", "1MiB"])

@@ -112,7 +112,7 @@ def export_hf(run: Path, out: Path, max_shard_size: str) -> None:
     from blutrain.huggingface import export_hf as write
 
     result = write(run, out, max_shard_size=max_shard_size)
-    click.echo(f"step {result.step}: {result.bytes:,} bytes of weights; {', '.join(result.files)} in {out}")
+    click.echo(f"step {result.step}: {result.num_bytes:,} bytes of weights; {', '.join(result.files)} in {out}")
 
 
 @click.command()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from blutrain.config import Config, ModelConfig
@@ -46,7 +47,7 @@ class ExportResult:
     """Step of the checkpoint."""
     files: tuple[str, ...]
     """Names of everything that was written."""
-    bytes: int
+    num_bytes: int
     """Of all weights."""
 
 
@@ -190,6 +191,4 @@ def _building(target: Path) -> Iterator[Path]:
 
 def _is_writing(error: Exception) -> bool:
     """Whether an error is the operating system's; safetensors has an error of its own for those."""
-    from safetensors import SafetensorError
-
     return isinstance(error, OSError | SafetensorError)
