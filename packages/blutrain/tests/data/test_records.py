@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from blutrain.data import records
 from blutrain.data.records import Record, read_records
@@ -126,6 +128,25 @@ def test_bad_parquet(tmp_path: Path) -> None:
         file.path.write_bytes(content)
         with pytest.raises(DataError, match="expected Parquet in"):
             read(file)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damage_anywhere_is_told_as_such(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    raw = bytearray(write(tmp_path, name, TEXTS[:20]).path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
+    path = tmp_path / f"damaged-{name}"
+    path.write_bytes(raw)
+    file = SourceFile(path, len(raw), "parquet" if name.endswith("parquet") else "jsonl")
+    message, found = "", []
+    try:
+        found = read(file)
+    except DataError as error:
+        message = str(error)
+    assert str(path) in message if message else all(record.text for record in found)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,9 @@ def _read_parquet(file: SourceFile, field: str, index: int) -> Iterator[Record]:
         with pyarrow.parquet.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as table:
             _check_column(table.schema_arrow, field, file.path)
             yield from _rows(table, file, field, index)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's; pyarrow tells of damage without a number
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"[prepare] expected Parquet in {file.path}, got {reason}; download it again") from error
 
