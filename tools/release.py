@@ -9,6 +9,7 @@ the wheels of its upstreams, and no index in reach that could serve another pack
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ OUT = repository.DIST / "release"
 WORK = repository.ROOT / "build" / "release"
 POLICY = "manylinux_2_34"
 """What g++ 12 on Debian 12 reaches: its threads are those of glibc 2.34."""
+NEWEST_GLIBC = (2, 36)
+"""Debian 12's. What is linked on a newer system may ask for more than POLICY."""
 OURS = "libblu*.so.*"
 """Libraries that come from other wheels of this repository, never as a second copy in one."""
 QUICK = ("blutrain",)
@@ -64,17 +67,19 @@ def build_wheel(sdist: Path, out: Path) -> Path:
     return wheel
 
 
-def repair(wheel: Path) -> Path:
+def repair(wheel: Path, checked_only: bool) -> Path:
     """Check a wheel's libraries against POLICY and write it with that tag into OUT.
 
     What a library needs of our other wheels is named by its RUNPATH and stays there; anything else that POLICY does not
-    name would be copied into the wheel, which `distributions` then refuses.
+    name would be copied into the wheel, which `distributions` then refuses. What is only checked gets the tag of the
+    system where that is newer than what releases are made on.
     """
-    machine = wheel.stem.split("linux_", 1)[1]
-    tag = f"{POLICY}_{machine}"
+    tag = f"{POLICY}_{wheel.stem.split('linux_', 1)[1]}"
+    if checked_only and tuple(int(part) for part in platform.libc_ver()[1].split(".")) > NEWEST_GLIBC:
+        tag = "auto"
     run("auditwheel", "repair", "--only-plat", "--plat", tag, "--exclude", OURS, "-w", OUT, wheel)
     (repaired,) = OUT.glob(f"{wheel.name.split('-')[0]}-*.whl")
-    if not repaired.stem.endswith(f"-{tag}"):
+    if tag != "auto" and not repaired.stem.endswith(f"-{tag}"):
         sys.exit(f"expected a wheel for {tag}, got {repaired.name}")
     return repaired
 
@@ -105,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     sdists = [build_sdist(package) for package in repository.packages()]
-    wheels = [repair(wheel) for wheel in collect_wheels(sdists, from_sdists="--kept-wheels" not in arguments)]
+    kept = "--kept-wheels" in arguments
+    wheels = [repair(wheel, checked_only=kept) for wheel in collect_wheels(sdists, from_sdists=not kept)]
     made = [*sdists, *wheels]
     run("twine", "check", "--strict", *made)
     status = distributions.main([str(path) for path in made])
