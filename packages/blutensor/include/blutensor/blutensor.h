@@ -312,6 +312,8 @@ typedef struct blutensor_family_info {
   uint64_t arena_bytes, peak_live_bytes; /* the largest of its programs */
 } blutensor_family_info;
 BLUTENSOR_API int32_t blutensor_family_get_info(const blutensor_family* family, blutensor_family_info* info);
+/* The arena goes back to the pool until the next run or finalized program: for recording another one. (ABI 1.1) */
+BLUTENSOR_API int32_t blutensor_family_give_back_arena(blutensor_family* family);
 
 /* ------------------------------------------------------------------ process */
 

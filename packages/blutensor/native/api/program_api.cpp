@@ -163,6 +163,10 @@ int32_t blutensor_family_get_info(const blutensor_family* family, blutensor_fami
   });
 }
 
+int32_t blutensor_family_give_back_arena(blutensor_family* family) {
+  return guarded([&] { family_of(family).give_back_arena(); });
+}
+
 int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args) {
   RunLoop loop;
   const int32_t status = guarded([&] {

@@ -90,6 +90,8 @@ class OpNode final : public Node, public GradContext {
   void consumed(int i) override {
     if (const Edge& edge = edges[static_cast<size_t>(i)]; edge.leaf.defined()) pass_->consumed(edge.leaf);
   }
+  void done_with_input(int i) override { drop(saved_inputs_, i); }
+  void done_with_output(int i) override { drop(saved_outputs_, i); }
 
  private:
   using SavedList = std::pmr::vector<Saved>;
@@ -152,6 +154,10 @@ class OpNode final : public Node, public GradContext {
            "' wrote to it in place since then; write to a copy, or call backward first");
     if (!is_output) return saved.tensor;
     return attached(saved.tensor.view(saved.tensor.shape(), saved.tensor.strides(), saved.tensor.offset()), i);
+  }
+
+  void drop(SavedList& list, int i) {
+    if (!pass_->retain_graph() && static_cast<size_t>(i) < list.size()) list[static_cast<size_t>(i)] = {};
   }
 
   const Operator& op_;

@@ -176,6 +176,10 @@ class GradContext {
   // A buffer to write the gradient of input i into. After writing, call consumed(i) and return an undefined tensor.
   virtual GradTarget target(int i) = 0;
   virtual void consumed(int i) = 0;
+  // The gradient function has no more use for a saved tensor: its memory need not wait for the end of the function,
+  // where a replay would not keep it either. Afterwards input(i) or output(i) may be undefined.
+  virtual void done_with_input(int i) = 0;
+  virtual void done_with_output(int i) = 0;
 };
 
 using InferFn = std::function<std::vector<TensorSpec>(const OpCall&)>;

@@ -210,10 +210,19 @@ void Family::add(const Ref<BoundProgram>& program) {
   if (device.type == DeviceType::cuda) trim_pool(device);
 }
 
+void Family::give_back_arena() {
+  const std::lock_guard lock(mutex_);
+  drop_arena();
+}
+
+void Family::drop_arena() {
+  arena_ = {};
+  for (BoundProgram* program : programs_) program->unbind();
+}
+
 void Family::ensure_arena() {
   if (arena_ && arena_->device() == device_ && arena_->bytes() >= needed_bytes_) return;
-  arena_ = {};  // first: the two need not exist together
-  for (BoundProgram* program : programs_) program->unbind();
+  drop_arena();        // first: the two need not exist together
   trim_pool(device_);  // what recording took, operator by operator, goes back before the arena is there too
   arena_ = make_ref<Storage>(static_cast<size_t>(needed_bytes_), device_, intern("arena " + name_));
   for (BoundProgram* program : programs_) program->bind(arena_->data());

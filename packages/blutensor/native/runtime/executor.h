@@ -78,15 +78,20 @@ class Family final : public RefCounted {
   void remove(const BoundProgram* program);
 
   const std::string& name() const { return name_; }
-  uint64_t arena_bytes() const { return arena_ ? arena_->bytes() : 0; }
+  uint64_t arena_bytes() const { return needed_bytes_; }  // also while it is given back
   uint64_t peak_live_bytes() const;
   Device device() const { return device_; }
   size_t num_programs() const { return programs_.size(); }
   std::mutex& mutex() { return mutex_; }
-  // Before every run, under the mutex: allocates the arena again where growing it failed.
+  // Before every run, under the mutex: allocates the arena again where growing it failed or it was given back.
   void ensure_arena();
+  // Until the next run or program the arena is the pool's: what is recorded meanwhile, operator by operator, need not find
+  // memory beside it.
+  void give_back_arena();
 
  private:
+  void drop_arena();
+
   std::string name_;
   std::mutex mutex_;
   Device device_;  // of its programs

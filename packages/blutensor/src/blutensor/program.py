@@ -298,6 +298,10 @@ class CapturedFunction:
 
     def _record(self, recording: _Recording) -> Any:
         level = 1 if self._level == "primitive" else 0
+        if self._family is not None:
+            # Recording allocates operator by operator; the arena of the programs that are there already would lie idle
+            # beside it.
+            _native.check(_lib.blutensor_family_give_back_arena(self._family._handle))
         _native.check(_lib.blutensor_capture_begin(self.name.encode(), level))
         tensors: list[Tensor] = []
         op_id = _lib.blutensor_generator_op_id()

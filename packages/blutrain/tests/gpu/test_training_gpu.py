@@ -16,6 +16,7 @@ from blutrain.config_io import load_config
 from blutrain.data import prepare
 from blutrain.errors import DeviceError, NotEnoughMemoryError
 from blutrain.evaluation import evaluate
+from blutrain.flops import estimate_memory
 from blutrain.generation import generate
 from blutrain.launch import open_run, train
 from blutrain.metrics import read_metrics
@@ -107,12 +108,16 @@ def test_memory_that_does_not_suffice_is_told_before_and_a_smaller_batch_trains(
     with pytest.raises(NotEnoughMemoryError, match=r"lower train\.micro_batch"):
         train(configure(data, tmp_path / "a", *large, limit, "train.micro_batch=64"))
     config = configure(
-        data, tmp_path / "b", *large, limit, "train.micro_batch=1", "train.steps=3", "train.eval_every=0"
+        data, tmp_path / "b", *large, limit, "train.micro_batch=4", "train.steps=3", "train.eval_every=0"
     )
+    estimate = estimate_memory(config, cuda=True)
     with open_run(config) as trainer:
         blualloc.reset_peak("cuda:0")
         trainer.run()
-        assert trainer.device.peak_memory_mib() <= 512
+        peak = trainer.device.peak_memory_mib() * 2**20
+    assert peak <= 0.5 * 2**30
+    # The estimate of the activations is within a fifth; a recording's pieces leave gaps in the pool besides.
+    assert peak == pytest.approx(estimate.states + estimate.activations, rel=0.35)
     blualloc.set_limit(0, "cuda:0")
 
 

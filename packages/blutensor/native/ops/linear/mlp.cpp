@@ -47,7 +47,9 @@ Tensors mlp_gradient(GradContext& ctx) {
     }
   }
   if (!hidden_grad.defined()) return grads;
+  ctx.done_with_output(1);
   layer_weight_gradients(ctx, kW1, kB1, hidden_grad, [&] { return ctx.input(kX); }, grads);
+  ctx.done_with_input(kX);
   if (ctx.needs(kX)) grads[kX] = input_grad({hidden_grad, ctx.input(kW1), {}}, {Attr::of_string("none")});
   return grads;
 }
