@@ -16,7 +16,7 @@ from blutensor import optim
 
 def run(device: str, captured: bool, dtype: str = "float32", steps: int = 12) -> tuple[list[float], dict[str, Any]]:
     bt.manual_seed(7)
-    model = Llama(channels=128, heads=4, key_heads=2, hidden=256, dtype=dtype).to(device)
+    model = Llama(channels=128, heads=4, key_heads=2, hidden=256, dtype=dtype).to(device=device)
     step: Any = train_step(model, optim.AdamW(model.named_parameters(), lr=1e-2))
     if captured:
         step = bt.capture(step)
