@@ -453,20 +453,13 @@ def gpu(session: nox.Session) -> None:
 # ---- lint ------------------------------------------------------------------------------------------------------
 
 
-def native_sources() -> list[str]:
-    """Every C, C++ and CUDA file of the packages."""
-    suffixes = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
-    found = [p for p in (ROOT / "packages").rglob("*") if p.suffix in suffixes and "build" not in p.parts]
-    return [str(p.relative_to(ROOT)) for p in sorted(found)]
-
-
 def lint_checks() -> dict[str, list[str]]:
     """Name -> command line of every check."""
     return {
         "ruff check": ["ruff", "check", "."],
         "ruff format": ["ruff", "format", "--check", "."],
         "mypy": ["mypy"],
-        "clang-format": ["clang-format", "--dry-run", "-Werror", *native_sources()],
+        "clang-format": ["clang-format", "--dry-run", "-Werror", *repository.native_sources()],
         "include directions": ["python", "tools/include_directions.py"],
         "file lengths": ["python", "tools/file_lengths.py"],
         "versions": ["python", "tools/versions.py"],

@@ -83,6 +83,13 @@ def foreign_requirements(wanted: Iterable[str], *groups: str) -> list[str]:
     return sorted(r for r in requirements if requirement_name(r) not in packages())
 
 
+def native_sources() -> list[str]:
+    """Every C, C++ and CUDA file of the packages."""
+    suffixes = {".h", ".hpp", ".cpp", ".cu", ".cuh"}
+    found = [p for p in (ROOT / "packages").rglob("*") if p.suffix in suffixes and "build" not in p.parts]
+    return [str(p.relative_to(ROOT)) for p in sorted(found)]
+
+
 # ---- wheels ----------------------------------------------------------------------------------------------------
 
 
