@@ -57,7 +57,7 @@ def fuzz_shards(runs: int, seconds: int | None) -> None:
         return
     found = OUT / SHARD
     found.mkdir(parents=True, exist_ok=True)
-    options = [f"-runs={runs}", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=10", "-max_len=512"]
+    options = [f"-runs={runs}", "-rss_limit_mb=1024", "-malloc_limit_mb=64", "-timeout=100", "-max_len=512"]
     options += [f"-max_total_time={seconds}"] if seconds else []
     run(
         tree / program,

@@ -69,6 +69,19 @@ void remove_hook(uint64_t id) {
   }
 }
 
+void lock_hooks() { table().mutex.lock(); }
+void unlock_hooks() { table().mutex.unlock(); }
+
+void unlock_hooks_in_child() noexcept {
+  try {
+    // remove_hook() waits for those who hold a list: let that be nobody.
+    table().hooks = std::make_shared<HookList>(*table().hooks);
+  } catch (...) {
+    // No memory: then remove_hook() may wait for ever, where a thread of the parent was delivering.
+  }
+  unlock_hooks();
+}
+
 bool EventCollector::inside_hook() noexcept { return hook_depth != 0; }
 
 void EventCollector::deliver() noexcept {

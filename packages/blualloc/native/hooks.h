@@ -14,6 +14,11 @@ extern std::atomic<uint32_t> num_hooks;
 uint64_t add_hook(blualloc_hook hook, void* ctx);
 void remove_hook(uint64_t id);
 
+// For the fork handlers alone: nobody changes the list meanwhile, and a child forgets deliveries that it has no threads for.
+void lock_hooks();
+void unlock_hooks();
+void unlock_hooks_in_child() noexcept;
+
 // Declared before the lock of a pool, so that it is destroyed after: it then delivers what was put into it.
 class EventCollector {
  public:

@@ -13,6 +13,8 @@
 
 #include "device/cuda.h"
 #include "error.h"
+#include "hooks.h"
+#include "pool/oom.h"
 #include "pool/pool.h"
 #include "tags.h"
 
@@ -36,6 +38,7 @@ struct Registry {
 
 void lock_everything();
 void unlock_everything();
+void unlock_everything_in_child();
 
 // Never destroyed: blocks may be freed by statics of other libraries while the process exits.
 Registry& registry() {
@@ -44,7 +47,7 @@ Registry& registry() {
     made->entries.emplace(DeviceKey{BLUALLOC_DEVICE_CPU, 0},
                           Entry{Device(*blualloc_host_device(), "host"), {}, {}, {}});
     // A child of fork must not find a mutex that a thread it does not have was holding.
-    pthread_atfork(lock_everything, unlock_everything, unlock_everything);
+    pthread_atfork(lock_everything, unlock_everything, unlock_everything_in_child);
     return made;
   }();
   return *instance;
@@ -56,14 +59,27 @@ void lock_everything() {
     pool->mutex().lock();
   }
   tag_mutex().lock();
+  oom_hint_mutex().lock();
+  lock_hooks();
 }
 
-void unlock_everything() {
+void unlock_pools() {
+  oom_hint_mutex().unlock();
   tag_mutex().unlock();
   for (blualloc_pool* pool : registry().pools) {
     pool->mutex().unlock();
   }
   registry().mutex.unlock();
+}
+
+void unlock_everything() {
+  unlock_hooks();
+  unlock_pools();
+}
+
+void unlock_everything_in_child() {
+  unlock_hooks_in_child();
+  unlock_pools();
 }
 
 std::string device_name(DeviceKey key) {

@@ -140,6 +140,36 @@ def test_forked_children_can_allocate() -> None:
     assert printed == "done\n"
 
 
+def test_forked_children_can_remove_hooks() -> None:
+    """A delivery that a thread of the parent was in never ends in the child: removing a hook must not wait for it."""
+    printed = run_python(
+        """
+        import os, signal, threading
+        import blualloc
+        pool = blualloc.default_pool()
+        stop = False
+        def work():
+            while not stop:
+                pool.free(pool.allocate(1000))
+        hook = blualloc.add_hook(lambda event: None)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        [thread.start() for thread in threads]
+        for _ in range(40):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                pool.free(pool.allocate(5000))
+                blualloc.remove_hook(hook)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        stop = True
+        [thread.join() for thread in threads]
+        print("done")
+        """
+    )
+    assert printed == "done\n"
+
+
 def test_devices_that_are_not_there() -> None:
     with pytest.raises(NotImplementedError, match="got cuda:7"):
         blualloc.stats("cuda:7")

@@ -28,6 +28,8 @@ Hint& hint() {
 
 }  // namespace
 
+std::mutex& oom_hint_mutex() { return hint().mutex; }
+
 void throw_out_of_memory(const blualloc_oom_info& info, const char* tag) {
   last_oom = info;
   has_oom = true;

@@ -230,7 +230,7 @@ BLUTENSOR_API int32_t blutensor_autograd_get_stats(blutensor_autograd_stats* sta
 
 /* ------------------------------------------------------------------ random numbers */
 
-/* The process's generator: state is an int64 tensor [2] = {seed, step} per device, the host's and those of other devices kept in
+/* The generator of this thread, which is the process's where blutensor_generator_use() chose no other: state is an int64 tensor [2] = {seed, step} per device, the host's and those of other devices kept in
  * step (ask again after anything that may have written one); op ids count random operators since the last advance. */
 BLUTENSOR_API int32_t blutensor_generator_state(blutensor_tensor** out);
 BLUTENSOR_API int32_t blutensor_generator_state_on(int32_t device_type, int32_t device_index, blutensor_tensor** out);
@@ -241,6 +241,13 @@ BLUTENSOR_API void blutensor_generator_set_op_id(int64_t op_id);
 BLUTENSOR_API int64_t blutensor_generator_op_id(void);
 /* Starts a step: op id 0. Two recordings may draw other op ids only when a step began between them. */
 BLUTENSOR_API void blutensor_generator_begin_step(void);
+
+typedef struct blutensor_generator blutensor_generator; /* opaque */
+/* Another generator, seed 0 and step 0. Since ABI 1.1. */
+BLUTENSOR_API int32_t blutensor_generator_create(blutensor_generator** out);
+BLUTENSOR_API void blutensor_generator_release(blutensor_generator* generator);
+/* What this thread draws from until the next call; NULL: the process's. It keeps a reference. Since ABI 1.1. */
+BLUTENSOR_API void blutensor_generator_use(blutensor_generator* generator);
 
 /* ------------------------------------------------------------------ capture and Programs */
 

@@ -1,5 +1,6 @@
 // Gradients: modes, backward passes, hooks, nodes of the user's own.
 #include <atomic>
+#include <mutex>
 
 #include "api/handles.h"
 #include "autograd/engine.h"
@@ -42,6 +43,7 @@ int32_t blutensor_set_grad(blutensor_tensor* tensor, blutensor_tensor* grad) {
     const Tensor t = needed(tensor, "grad"), g = from_handle(grad);
     if (!g.defined()) {
       if (GradMeta* meta = grad_meta(t)) {
+        const std::lock_guard lock(meta->lock);
         meta->grad = {};
         meta->grad_stale = false;
       }
@@ -51,6 +53,7 @@ int32_t blutensor_set_grad(blutensor_tensor* tensor, blutensor_tensor* grad) {
     require_type(g.dtype() == grad_dtype(t), "[grad] expected a gradient of dtype ", dtype_name(grad_dtype(t)),
                  ", got ", dtype_name(g.dtype()));
     GradMeta& meta = ensure_grad_meta(t);
+    const std::lock_guard lock(meta.lock);
     meta.grad = g;
     meta.grad_stale = false;
   });
@@ -70,8 +73,10 @@ int32_t blutensor_get_grad_dtype(const blutensor_tensor* tensor, int32_t* out) {
 int32_t blutensor_mark_grad_stale(blutensor_tensor* tensor) {
   return guarded([&] {
     const Tensor t = needed(tensor, "zero_grad");
-    const GradMeta* meta = grad_meta(t);
-    if (meta && meta->grad.defined()) set_grad_stale(t, true);
+    GradMeta* meta = grad_meta(t);
+    if (!meta) return;
+    const std::lock_guard lock(meta->lock);
+    if (meta->grad.defined()) set_grad_stale(t, true);
   });
 }
 
@@ -129,9 +134,11 @@ int32_t blutensor_add_hook(blutensor_tensor* tensor, blutensor_grad_hook hook, v
     *hook_id = entry.id;
     GradMeta& meta = ensure_grad_meta(t);
     if (!meta.grad_fn) {
+      const std::lock_guard lock(meta.lock);
       meta.hooks.push_back(std::move(entry));
       return;
     }
+    const std::lock_guard lock(meta.grad_fn->lock);
     auto& hooks = meta.grad_fn->hooks;
     hooks.resize(static_cast<size_t>(meta.grad_fn->num_outputs()));
     hooks[static_cast<size_t>(meta.output_index)].push_back(std::move(entry));
@@ -142,9 +149,14 @@ int32_t blutensor_remove_hook(blutensor_tensor* tensor, uint64_t hook_id) {
   return guarded([&] {
     GradMeta* meta = grad_meta(needed(tensor, "remove_hook"));
     const auto matches = [&](const GradHook& h) { return h.id == hook_id; };
-    size_t removed = meta ? std::erase_if(meta->hooks, matches) : 0;
-    if (meta && meta->grad_fn)
+    size_t removed = 0;
+    if (meta && meta->grad_fn) {
+      const std::lock_guard lock(meta->grad_fn->lock);
       for (auto& list : meta->grad_fn->hooks) removed += std::erase_if(list, matches);
+    } else if (meta) {
+      const std::lock_guard lock(meta->lock);
+      removed += std::erase_if(meta->hooks, matches);
+    }
     require(removed > 0, "[remove_hook] this tensor has no hook ", hook_id);
   });
 }

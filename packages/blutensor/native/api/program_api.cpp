@@ -45,9 +45,9 @@ int32_t blutensor_capture_begin(const char* name, int32_t level) {
     require(level == 0 || level == 1, "[capture] expected level 0 (operators) or 1 (primitives), got ", level);
     if (Recorder::active())
       fail(Status::capture, "[capture ", name, "] a capture is already running on this thread; captures do not nest");
-    Generator::instance().before_capture();
+    Generator::current().before_capture();
     recorder = std::make_unique<Recorder>(name, level == 1);
-    random_begin = Generator::instance().position();
+    random_begin = Generator::current().position();
   });
 }
 
@@ -63,7 +63,7 @@ int32_t blutensor_capture_end(blutensor_tensor* const* slots, int32_t num_slots,
     auto program = std::make_unique<blutensor_program>();
     program->recorded = ending->finish(from_handles(slots, num_slots), results);
     program->recorded->random_begin = random_begin;
-    program->recorded->random_end = Generator::instance().position();
+    program->recorded->random_end = Generator::current().position();
     *out = program.release();
   });
 }
@@ -99,12 +99,12 @@ int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
   return guarded([&] {
     BoundProgram& p = bound(program);
     if (Recorder::active()) fail(Status::capture, "[replay] cannot run a captured program inside a capture");
-    const std::lock_guard lock(program->family->mutex());
+    const std::lock_guard lock(program->family->lock());
     program->family->ensure_arena();
-    Generator::instance().before_run(p.program());
+    Generator::current().before_run(p.program());
     if (level == 0) {
       p.run();
-      return Generator::instance().after_run(p.program());
+      return Generator::current().after_run(p.program());
     }
     require(level == 1, "[replay] expected level 0 (native) or 1 (operator by operator), got ", level);
     p.run_operator_by_operator([&](int64_t index, const char* name) {
@@ -112,7 +112,7 @@ int32_t blutensor_program_replay(blutensor_program* program, int32_t level,
       if (const int32_t status = on_op(context, index, name))
         throw Error(static_cast<Status>(status), blutensor_last_error());
     });
-    Generator::instance().after_run(p.program());
+    Generator::current().after_run(p.program());
   });
 }
 
@@ -190,10 +190,10 @@ int32_t blutensor_family_run(blutensor_family* family, blutensor_run_args* args)
     loop.metrics = from_handles(args->metrics, args->num_metrics);
     loop.metric_values = args->metric_values;
     if (args->interrupted) loop.interrupted = [args] { return args->interrupted(args->interrupted_context) != 0; };
-    for (const Phase& phase : loop.phases) Generator::instance().before_run(phase.program->program());
+    for (const Phase& phase : loop.phases) Generator::current().before_run(phase.program->program());
     loop.run(family_of(family));
     if (!loop.phases.empty() && loop.steps_done > 0)
-      Generator::instance().after_run(loop.phases.back().program->program());
+      Generator::current().after_run(loop.phases.back().program->program());
   });
   args->steps_done = loop.steps_done;
   args->host_seconds = loop.host_seconds;

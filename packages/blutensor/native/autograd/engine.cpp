@@ -3,6 +3,7 @@
 #include "autograd/engine.h"
 
 #include <map>
+#include <mutex>
 #include <unordered_map>
 
 #include "ops/dispatch.h"
@@ -48,6 +49,9 @@ class Engine final : public BackwardPass {
   GradTarget target(const Tensor& leaf) override {
     if (wanted_ || options_.create_graph) return {};
     GradMeta& meta = ensure_grad_meta(leaf);
+    // Ours until the node is done; where another thread, or another input of the node, has it, the gradient is added later.
+    if (!meta.lock.try_lock()) return {};
+    held_.push_back(leaf);
     if (!meta.hooks.empty()) return {};
     if (!meta.grad.defined()) {
       meta.grad = Tensor::empty(leaf.shape(), grad_dtype(leaf), leaf.device(), intern("gradient"));
@@ -94,21 +98,43 @@ class Engine final : public BackwardPass {
     for (int k = 0; k < node.num_outputs(); ++k) {
       Tensor& grad = pending.grads[static_cast<size_t>(k)];
       if (!grad.defined()) continue;
-      if (!node.hooks.empty()) apply_hooks(node.hooks[static_cast<size_t>(k)], grad);
+      apply_hooks(hooks_of(node, k), grad);
       if (wanted_) {
         const auto it = wanted_results_.find({&node, k});
         if (it != wanted_results_.end())
           for (size_t i : it->second) results_[i] = grad;
       }
     }
-    Tensors grads = node.apply(pending.grads, *this);
+    Tensors grads = apply(node, pending.grads);
     pending.grads.clear();
     for (size_t i = 0; i < grads.size(); ++i)
       if (grads[i].defined() && node.edges[i].defined()) deliver(node.edges[i], std::move(grads[i]), node.name());
   }
 
-  // A copy of the list: a hook may remove itself or others.
-  static void apply_hooks(const std::vector<GradHook> hooks, Tensor& grad) {
+  Tensors apply(Node& node, const Tensors& grad_outputs) {
+    struct Release {
+      Tensors& leaves;
+      ~Release() {
+        for (const Tensor& leaf : leaves) grad_meta(leaf)->lock.unlock();
+        leaves.clear();
+      }
+    } release{held_};
+    const std::lock_guard lock(node.lock);
+    return node.apply(grad_outputs, *this);
+  }
+
+  // Copies of the lists: a hook may remove itself or others.
+  static std::vector<GradHook> hooks_of(const Node& node, int output) {
+    const std::lock_guard lock(node.lock);
+    return node.hooks.empty() ? std::vector<GradHook>{} : node.hooks[static_cast<size_t>(output)];
+  }
+  static std::vector<GradHook> hooks_of(const Tensor& leaf) {
+    GradMeta& meta = ensure_grad_meta(leaf);
+    const std::lock_guard lock(meta.lock);
+    return meta.hooks;
+  }
+
+  static void apply_hooks(const std::vector<GradHook>& hooks, Tensor& grad) {
     for (const GradHook& hook : hooks)
       if (Tensor replacement = hook.call(grad); replacement.defined()) {
         require(replacement.shape() == grad.shape(), "[hook] expected a gradient of shape ", grad.shape(), ", got ",
@@ -161,7 +187,7 @@ class Engine final : public BackwardPass {
         for (size_t i : it->second) sum_into(results_[i], grad);
       return;
     }
-    if (ensure_grad_meta(leaf).hooks.empty()) return accumulate(leaf, std::move(grad));
+    if (hooks_of(leaf).empty()) return accumulate(leaf, std::move(grad));
     // Hooks see the complete gradient, in the dtype that it is kept in.
     grad = in_dtype(std::move(grad), grad_dtype(leaf));
     for (auto& [tensor, sum] : hooked_)
@@ -171,6 +197,7 @@ class Engine final : public BackwardPass {
 
   void accumulate(const Tensor& leaf, Tensor grad) {
     GradMeta& meta = ensure_grad_meta(leaf);
+    const std::lock_guard lock(meta.lock);
     if (options_.create_graph) {
       grad = in_dtype(std::move(grad), grad_dtype(leaf));
       meta.grad = meta.grad.defined() && !meta.grad_stale ? add({meta.grad, grad}) : grad;
@@ -201,7 +228,7 @@ class Engine final : public BackwardPass {
 
   void finish_leaves() {
     for (auto& [leaf, grad] : hooked_) {
-      apply_hooks(ensure_grad_meta(leaf).hooks, grad);
+      apply_hooks(hooks_of(leaf), grad);
       accumulate(leaf, std::move(grad));
     }
   }
@@ -213,6 +240,7 @@ class Engine final : public BackwardPass {
   std::map<std::pair<Node*, int>, std::vector<size_t>> wanted_results_;
   std::unordered_map<TensorImpl*, std::vector<size_t>> wanted_leaves_;
   std::vector<std::pair<Tensor, Tensor>> hooked_;
+  Tensors held_;  // leaves whose lock the running node holds
 };
 
 bool Engine::keeps_buffers() { return call_recorder() != nullptr; }
@@ -229,7 +257,9 @@ Tensors gradients(const Tensors& roots, const Tensors& grads, const Tensors& inp
 
 Tensor read_grad(const Tensor& leaf) {
   GradMeta* meta = grad_meta(leaf);
-  if (!meta || !meta->grad.defined()) return {};
+  if (!meta) return {};
+  const std::lock_guard lock(meta->lock);
+  if (!meta->grad.defined()) return {};
   if (meta->grad_stale) {
     static const OpRef fill{"fill_"};
     const GradModeGuard guard(false);

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "tensor/fork.h"
+
 namespace blutensor {
 
 class GraphArena final : public std::pmr::memory_resource {
@@ -26,7 +28,7 @@ class GraphArena final : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
   static bool fits_chunk(size_t bytes) { return bytes <= kChunkBytes / 4; }
 
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_{ForkMutex::Place::graph_arena};
   Chunk* current_ = nullptr;
   std::vector<Chunk*> free_;
   uint64_t num_chunks_ = 0, recycled_ = 0;

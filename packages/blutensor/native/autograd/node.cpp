@@ -1,6 +1,8 @@
 #include "autograd/node.h"
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 
 #include "ops/dispatch.h"
 #include "ops/registry.h"
@@ -105,11 +107,13 @@ class OpNode final : public Node, public GradContext {
 
   // Output `output` once more: the same call on the same inputs, so the same bits.
   Tensor recomputed(int output) const {
+    Tensors inputs;
+    std::unique_lock guarded(lock);
     if (released_)
       fail(Status::runtime, "[backward] the graph of '", op_.name,
            "' was already used and freed; pass retain_graph=True to the first backward to go through it again");
-    Tensors inputs;
     for (size_t i = 0; i < given_.size(); ++i) inputs.push_back(given_[i] ? input(static_cast<int>(i)) : Tensor{});
+    guarded.unlock();
     const GradModeGuard guard(false);
     return call(op_, inputs, attrs_, list_length_)[static_cast<size_t>(output)];
   }
@@ -240,12 +244,17 @@ void check_write(const Operator& op, const Tensor& written) {
 
 }  // namespace
 
-GradMeta* grad_meta(const Tensor& tensor) { return static_cast<GradMeta*>(tensor.impl()->autograd.get()); }
+GradMeta* grad_meta(const Tensor& tensor) {
+  return static_cast<GradMeta*>(tensor.impl()->autograd.load(std::memory_order_acquire));
+}
 
 GradMeta& ensure_grad_meta(const Tensor& tensor) {
-  auto& slot = tensor.impl()->autograd;
-  if (!slot) slot = std::make_unique<GradMeta>();
-  return static_cast<GradMeta&>(*slot);
+  if (GradMeta* meta = grad_meta(tensor)) return *meta;
+  auto made = std::make_unique<GradMeta>();
+  AutogradMeta* other = nullptr;
+  if (tensor.impl()->autograd.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel))
+    return *made.release();
+  return static_cast<GradMeta&>(*other);  // another thread was first
 }
 
 void set_grad_stale(const Tensor& leaf, bool stale) {
@@ -267,6 +276,7 @@ void set_grad_dtype(const Tensor& leaf, DType dtype) {
                dtype_name(leaf.dtype()), narrow ? " or float32" : "", " for the gradient of ", describe(leaf), ", got ",
                dtype_name(dtype));
   GradMeta& meta = ensure_grad_meta(leaf);
+  const std::lock_guard lock(meta.lock);
   meta.grad_dtype = dtype;
   if (meta.grad.defined() && meta.grad.dtype() != dtype) {
     meta.grad = {};

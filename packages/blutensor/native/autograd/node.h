@@ -10,6 +10,7 @@
 #include "autograd/graph_arena.h"
 #include "ops/operator.h"
 #include "tensor/autograd_meta.h"
+#include "tensor/fork.h"
 
 namespace blutensor {
 
@@ -27,14 +28,15 @@ class GradMeta final : public AutogradMeta {
   bool requires_grad = false;  // of a leaf
   Ref<Node> grad_fn;           // of a result
   int output_index = 0;
-  Tensor grad;                      // of a leaf
-  bool grad_stale = false;          // grad is a buffer that the next backward overwrites
-  std::vector<GradHook> hooks;      // of a leaf; a result's hooks live in its node
-  std::optional<DType> grad_dtype;  // of a leaf's gradient where it is not the leaf's own
+  Tensor grad;                                // of a leaf
+  bool grad_stale = false;                    // grad is a buffer that the next backward overwrites
+  std::vector<GradHook> hooks;                // of a leaf; a result's hooks live in its node
+  std::optional<DType> grad_dtype;            // of a leaf's gradient where it is not the leaf's own
+  ForkLock lock{"the gradient of a tensor"};  // of all that a backward pass changes: grad, grad_stale, hooks
 };
 GradMeta* grad_meta(const Tensor& tensor);  // nullptr when there is none
 GradMeta& ensure_grad_meta(const Tensor& tensor);
-// Notes whether the next backward overwrites the leaf's gradient buffer; a running capture is told.
+// Notes whether the next backward overwrites the leaf's gradient buffer; a running capture is told. Under the leaf's lock.
 void set_grad_stale(const Tensor& leaf, bool stale);
 // The dtype of a leaf's gradient: its own, or what set_grad_dtype() chose. float32 for a 16-bit leaf keeps the sums of
 // gradient operators as they are, unrounded.
@@ -93,6 +95,8 @@ class Node : public RefCounted {
   std::pmr::vector<Edge> edges{&GraphArena::instance()};
   std::pmr::vector<TensorSpec> output_specs{&GraphArena::instance()};
   std::vector<std::vector<GradHook>> hooks;  // per output; empty when there are none
+  // Held while it is applied, made anew or changed: threads may go through one graph at a time.
+  mutable ForkLock lock{"a node of the autograd graph"};
 
   static void* operator new(size_t bytes) { return GraphArena::instance().allocate(bytes, alignof(std::max_align_t)); }
   static void operator delete(void* p, size_t bytes) {

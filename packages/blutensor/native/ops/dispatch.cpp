@@ -2,9 +2,12 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
+#include <mutex>
 
 #include "ops/registry.h"
 #include "tensor/device.h"
+#include "tensor/fork.h"
 
 namespace blutensor {
 
@@ -13,7 +16,7 @@ namespace {
 thread_local CallRecorder* recorder = nullptr;
 std::atomic<Float32Math> math_mode{Float32Math::ieee};
 AutogradHooks autograd_hooks;
-OpHooks op_hooks;
+std::atomic<const OpHooks*> op_hooks{nullptr};  // NULL when nobody listens
 
 // Small vector of views on the stack; calls with long operand lists go to the heap.
 class Views {
@@ -72,8 +75,14 @@ void set_float32_math(Float32Math math) { math_mode.store(math, std::memory_orde
 CallRecorder* call_recorder() { return recorder; }
 void set_call_recorder(CallRecorder* r) { recorder = r; }
 void set_autograd_hooks(const AutogradHooks& hooks) { autograd_hooks = hooks; }
-void set_op_hooks(const OpHooks& hooks) { op_hooks = hooks; }
-bool has_op_hooks() { return op_hooks.begin != nullptr; }
+// Those that were set before stay: another thread may be in between begin and end.
+void set_op_hooks(const OpHooks& hooks) {
+  static ForkMutex& mutex = *new ForkMutex(ForkMutex::Place::op_hooks);
+  static auto& kept = *new std::deque<OpHooks>;
+  const std::lock_guard lock(mutex);
+  op_hooks.store(hooks.begin || hooks.end ? &kept.emplace_back(hooks) : nullptr, std::memory_order_release);
+}
+bool has_op_hooks() { return op_hooks.load(std::memory_order_relaxed) != nullptr; }
 
 const LaunchFn& launcher(const Operator& op, Device device) {
   const LaunchFn& fn = device.type == DeviceType::cpu ? op.launch_cpu : op.launch_cuda;
@@ -84,11 +93,12 @@ const LaunchFn& launcher(const Operator& op, Device device) {
 void launch(const Operator& op, Device device, const Launch& args) {
   const LaunchFn& fn = launcher(op, device);
   use_device(device);
-  if (op_hooks.begin) [[unlikely]]
-    op_hooks.begin(op_hooks.context, op.tag);
+  const OpHooks* hooks = op_hooks.load(std::memory_order_acquire);
+  if (hooks && hooks->begin) [[unlikely]]
+    hooks->begin(hooks->context, op.tag);
   fn(args);
-  if (op_hooks.end) [[unlikely]]
-    op_hooks.end(op_hooks.context, op.tag);
+  if (hooks && hooks->end) [[unlikely]]
+    hooks->end(hooks->context, op.tag);
 }
 
 Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& attrs, int64_t list_length) {
@@ -151,11 +161,13 @@ Tensors call(const Operator& op, std::span<const Tensor> inputs, const Attrs& at
 }
 
 const Operator& OpRef::op() const {
-  if (!op_) {
-    op_ = OperatorRegistry::instance().find(name_);
-    if (!op_) fail(Status::runtime, "operator '", name_, "' is not registered");
+  const Operator* found = op_.load(std::memory_order_acquire);
+  if (!found) {
+    found = OperatorRegistry::instance().find(name_);
+    if (!found) fail(Status::runtime, "operator '", name_, "' is not registered");
+    op_.store(found, std::memory_order_release);
   }
-  return *op_;
+  return *found;
 }
 
 Tensor OpRef::operator()(std::initializer_list<Tensor> inputs, Attrs attrs) const {

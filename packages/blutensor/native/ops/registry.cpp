@@ -7,6 +7,7 @@
 
 #include "ops/all_operators.h"
 #include "ops/cuda/table.h"
+#include "tensor/fork.h"
 
 namespace blutensor {
 
@@ -50,7 +51,7 @@ bool Operator::is_written(int flat_index, int64_t list_length) const {
 }
 
 struct OperatorRegistry::Impl {
-  mutable std::mutex mutex;
+  mutable ForkMutex mutex{ForkMutex::Place::operators};
   std::deque<Operator> operators;  // addresses stay
   std::unordered_map<std::string_view, const Operator*> by_name;
 };

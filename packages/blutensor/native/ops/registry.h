@@ -1,6 +1,7 @@
 // The operator table and the one way to call an operator.
 #pragma once
 
+#include <atomic>
 #include <string_view>
 
 #include "ops/operator.h"
@@ -37,7 +38,7 @@ class OpRef {
 
  private:
   const char* name_;
-  mutable const Operator* op_ = nullptr;
+  mutable std::atomic<const Operator*> op_{nullptr};
 };
 
 }  // namespace blutensor

@@ -188,7 +188,7 @@ void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, co
 }
 
 void Family::add(const Ref<BoundProgram>& program) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   const Device device = program->program().device;
   if (!programs_.empty() && !(device == device_))
     fail(Status::invalid_value, "[", program->program().name(), "] this program runs on ", device_name(device),
@@ -211,7 +211,7 @@ void Family::add(const Ref<BoundProgram>& program) {
 }
 
 void Family::give_back_arena() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   drop_arena();
 }
 
@@ -229,7 +229,8 @@ void Family::ensure_arena() {
 }
 
 void Family::remove(const BoundProgram* program) {
-  const std::lock_guard lock(mutex_);
+  if (lock_.left_behind()) return;  // nobody will run this family again
+  const std::lock_guard lock(lock_);
   std::erase(programs_, program);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "program/program.h"
+#include "tensor/fork.h"
 #ifdef BLUTENSOR_HAVE_CUDA
 #include "runtime/graph.h"
 #include "runtime/staging.h"
@@ -82,8 +83,8 @@ class Family final : public RefCounted {
   uint64_t peak_live_bytes() const;
   Device device() const { return device_; }
   size_t num_programs() const { return programs_.size(); }
-  std::mutex& mutex() { return mutex_; }
-  // Before every run, under the mutex: allocates the arena again where growing it failed or it was given back.
+  ForkLock& lock() { return lock_; }
+  // Before every run, under the lock: allocates the arena again where growing it failed or it was given back.
   void ensure_arena();
   // Until the next run or program the arena is the pool's: what is recorded meanwhile, operator by operator, need not find
   // memory beside it.
@@ -93,7 +94,7 @@ class Family final : public RefCounted {
   void drop_arena();
 
   std::string name_;
-  std::mutex mutex_;
+  ForkLock lock_{"the arena of a captured program"};
   Device device_;  // of its programs
   Ref<Storage> arena_;
   uint64_t needed_bytes_ = 0;

@@ -1,6 +1,7 @@
 #include "runtime/generator.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "autograd/node.h"
 #include "ops/registry.h"
@@ -9,10 +10,17 @@
 
 namespace blutensor {
 
-Generator& Generator::instance() {
+namespace {
+thread_local Ref<Generator> own_generator;
+}  // namespace
+
+Generator& Generator::current() {
+  if (own_generator) return *own_generator;
   static auto& g = *new Generator;  // never destroyed: handles to its tensors live as long as the process
   return g;
 }
+
+void Generator::set_current(Ref<Generator> generator) { own_generator = std::move(generator); }
 
 Generator::Generator() {
   Tensor state = Tensor::empty({2}, DType::int64, Device{}, "generator");
@@ -49,7 +57,7 @@ Generator::Copy& Generator::on(Device device) {
 }
 
 Tensor Generator::state(Device device) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   note_writes();
   Copy& copy = on(device);
   bring_up_to_date(copy);
@@ -58,7 +66,7 @@ Tensor Generator::state(Device device) {
 
 void Generator::advance() {
   static const OpRef advance{"rng_advance_"};
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   note_writes();
   if (const Recorder* recorder = Recorder::active()) {
     Copy& copy = on(recorder->device());
@@ -75,7 +83,7 @@ void Generator::advance() {
 }
 
 void Generator::before_capture() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   for (int i = 0; i < cuda_device_count(); ++i)
     if (const Device device{DeviceType::cuda, i}; in_use(device)) on(device);
 }
@@ -86,7 +94,7 @@ void Generator::begin_step() {
 }
 
 void Generator::before_run(const Program& program) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(lock_);
   note_writes();
   for (Copy& copy : copies_)
     if (!copy.in_step && copy.state.device() == program.device && program.reads(copy.state.storage().id()))

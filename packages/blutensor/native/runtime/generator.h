@@ -1,21 +1,24 @@
-// The process's random generator: seed and step in a tensor per device, the number of the operator in its step on the
-// host.
+// Random generators: seed and step in a tensor per device, the number of the operator in its step on the host. The process has
+// one; a thread may draw from another.
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 #include "program/program.h"
+#include "tensor/fork.h"
 
 namespace blutensor {
 
 // A device's state tensor, int64 [2] = {seed, step}, is what random operators on that device read. They are kept in step:
 // whoever writes one (a step that ends, a checkpoint that is restored, a replay) makes the others old, and an old one is
 // brought up to date before it is used.
-class Generator {
+class Generator final : public RefCounted {
  public:
-  static Generator& instance();
+  Generator();
+  // What this thread draws from: the process's, unless it was given another.
+  static Generator& current();
+  static void set_current(Ref<Generator> generator);  // empty: the process's
 
   // The state on a device, in step.
   Tensor state(Device device);
@@ -41,12 +44,11 @@ class Generator {
     uint64_t version = 0;  // of the storage when it was last known to be in step or old
     bool in_step = true;
   };
-  Generator();
   void note_writes();
   Copy& on(Device device);
   void bring_up_to_date(Copy& copy);
 
-  std::mutex mutex_;
+  ForkLock lock_{"the random generator"};
   std::vector<Copy> copies_;  // the host's first
   std::atomic<int64_t> op_id_{0}, step_{0};
 };

@@ -44,7 +44,7 @@ void RunLoop::run(Family& family) {
       require_type(t.device() == family.device(), "[run] expected feeds and metrics on ", device_name(family.device()),
                    ", where the programs run, got ", describe(t));
 
-  const std::lock_guard lock(family.mutex());
+  const std::lock_guard lock(family.lock());
   family.ensure_arena();
   steps_done = 0;
 #ifdef BLUTENSOR_HAVE_CUDA

@@ -6,12 +6,18 @@
 #include <blualloc/blualloc.h>
 
 #include "tensor/device.h"
+#include "tensor/fork.h"
 
 namespace blutensor {
 
 namespace {
 
 std::atomic<uint64_t> next_storage_id{1};
+
+ForkMutex& watch_mutex() {
+  static auto& mutex = *new ForkMutex(ForkMutex::Place::storage_watch);
+  return mutex;
+}
 
 blualloc_pool* default_pool(Device device) {
   check_device(device);
@@ -37,7 +43,7 @@ void trim_pool(Device device) {
 }
 
 const char* intern(const std::string& name) {
-  static std::mutex mutex;
+  static auto& mutex = *new ForkMutex(ForkMutex::Place::names);
   static auto& names = *new std::set<std::string>;  // never destroyed: tags outlive static destruction
   const std::lock_guard lock(mutex);
   return names.insert(name).first->c_str();
@@ -67,18 +73,18 @@ Storage::~Storage() {
 }
 
 void StorageWatch::add(Storage& storage) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(watch_mutex());
   alive_.emplace(storage.id(), &storage);
   storage.set_watch(Ref<StorageWatch>(this));
 }
 
 void StorageWatch::remove(uint64_t storage_id) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(watch_mutex());
   alive_.erase(storage_id);
 }
 
 void StorageWatch::for_each(const std::function<void(Storage&)>& visit) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(watch_mutex());
   for (const auto& [id, storage] : alive_) visit(*storage);
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "tensor/dtype.h"
@@ -33,8 +32,7 @@ class StorageWatch final : public RefCounted {
   void for_each(const std::function<void(Storage&)>& visit);
 
  private:
-  std::mutex mutex_;
-  std::map<uint64_t, Storage*> alive_;
+  std::map<uint64_t, Storage*> alive_;  // one lock guards those of all sets
 };
 
 class Storage final : public RefCounted {

@@ -7,7 +7,7 @@ namespace blutensor {
 TensorImpl::TensorImpl(Ref<Storage> s, DType d, Shape sh, Strides st, int64_t off)
     : storage(std::move(s)), dtype(d), shape(sh), strides(st), offset(off) {}
 
-TensorImpl::~TensorImpl() = default;
+TensorImpl::~TensorImpl() { delete autograd.load(std::memory_order_acquire); }
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device, const char* tag) {
   return empty_strided(shape, contiguous_strides(shape), dtype, device, tag);

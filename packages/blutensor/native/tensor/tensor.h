@@ -1,7 +1,7 @@
 // Tensor: a handle to shape, strides, offset and dtype over shared storage, with lazy autograd metadata.
 #pragma once
 
-#include <memory>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -40,9 +40,9 @@ class TensorImpl final : public RefCounted {
   Ref<Storage> storage;
   DType dtype;
   Shape shape;
-  Strides strides;  // in elements
-  int64_t offset;   // in elements
-  std::unique_ptr<AutogradMeta> autograd;
+  Strides strides;                               // in elements
+  int64_t offset;                                // in elements
+  std::atomic<AutogradMeta*> autograd{nullptr};  // owned; set once
 };
 
 class Tensor {

@@ -80,7 +80,7 @@ from .nn.functional import (  # noqa: E402
 )
 from .process import float32_math, isa, set_float32_math, set_isa  # noqa: E402
 from .program import CapturedFunction, Program, capture, is_capturing  # noqa: E402
-from .random import Generator, default_generator, manual_seed  # noqa: E402
+from .random import Generator, default_generator, manual_seed, own_generator  # noqa: E402
 from .tensor import Tensor  # noqa: E402
 
 __all__ = [
@@ -151,6 +151,7 @@ __all__ = [
     "ones_like",
     "optim",
     "outer",
+    "own_generator",
     "qkv_attention",
     "random",
     "recompute",

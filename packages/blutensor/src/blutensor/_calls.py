@@ -33,46 +33,54 @@ def invoke(
     """One native call. `tensors`: fixed inputs, then the lists."""
     outputs = (ctypes.c_void_p * num_outputs)()
     count = ctypes.c_int32()
-    status = _lib_call(
-        op_id,
-        _handles(tensors),
-        len(tensors),
-        list_length,
-        attrs,
-        0 if attrs is None else len(attrs),
-        outputs,
-        num_outputs,
-        ctypes.byref(count),
-    )
-    if status:
-        _native.raise_status(status)
-    return [Tensor._adopt(outputs[i]) for i in range(count.value)]
+    try:
+        status = _lib_call(
+            op_id,
+            _handles(tensors),
+            len(tensors),
+            list_length,
+            attrs,
+            0 if attrs is None else len(attrs),
+            outputs,
+            num_outputs,
+            ctypes.byref(count),
+        )
+        if status:
+            _native.raise_status(status)
+        return [Tensor._adopt(outputs, i) for i in range(count.value)]
+    except BaseException:  # a Ctrl-C during the call is raised after it
+        _native.release_handles(outputs)
+        raise
 
 
 def invoke_one(op_id: int, tensors: Sequence[Tensor | None], attrs: AttrArray | None) -> Tensor:
     """One native call with one output."""
     n = len(tensors)
-    output = ctypes.c_void_p()
+    output = _ARRAYS[1]()
     count = ctypes.c_int32()
-    status = _lib_call(
-        op_id,
-        _handles(tensors),
-        n,
-        0,
-        attrs,
-        0 if attrs is None else len(attrs),
-        ctypes.byref(output),
-        1,
-        ctypes.byref(count),
-    )
-    if status:
-        _native.raise_status(status)
-    return Tensor._adopt(output.value)
+    try:
+        status = _lib_call(
+            op_id,
+            _handles(tensors),
+            n,
+            0,
+            attrs,
+            0 if attrs is None else len(attrs),
+            output,
+            1,
+            ctypes.byref(count),
+        )
+        if status:
+            _native.raise_status(status)
+        return Tensor._adopt(output)
+    except BaseException:  # a Ctrl-C during the call is raised after it
+        _native.release_handles(output)
+        raise
 
 
 def invoke_on(device: devices.DeviceKey, op_id: int, attrs: AttrArray | None) -> Tensor:
     """One native call of an operator without tensors: its one output, made on `device`."""
-    output = ctypes.c_void_p()
+    output = _native.OwnedHandle()
     count = ctypes.c_int32()
     status = _lib_call_on(
         *device,
@@ -82,13 +90,13 @@ def invoke_on(device: devices.DeviceKey, op_id: int, attrs: AttrArray | None) ->
         0,
         attrs,
         0 if attrs is None else len(attrs),
-        ctypes.byref(output),
+        output,
         1,
         ctypes.byref(count),
     )
     if status:
         _native.raise_status(status)
-    return Tensor._adopt(output.value)
+    return Tensor._adopt(output)
 
 
 def _set(attr: _native.Attr, op: str, name: str, kind: str, value: Any, keep: list[Any]) -> None:

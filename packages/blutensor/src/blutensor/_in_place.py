@@ -46,5 +46,5 @@ def replace(op: str, tensor: Tensor, compute: Callable[[], Tensor]) -> None:
         )
     if result.dtype is not tensor.dtype:
         raise DTypeError(f"[{op}] expected values that keep the dtype {tensor.dtype.name}, got {result.dtype.name}")
-    _lib.blutensor_tensor_release(tensor._handle)
-    tensor._handle, tensor._geometry = result._detach_handle(), None
+    tensor._geometry = None
+    tensor._handle, result._handle = result._handle, tensor._handle  # released with the result, also after a Ctrl-C

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import NoReturn
 
@@ -262,6 +263,9 @@ _declare("blutensor_generator_next_op_id", c_int64)
 _declare("blutensor_generator_set_op_id", None, c_int64)
 _declare("blutensor_generator_op_id", c_int64)
 _declare("blutensor_generator_begin_step", None)
+_declare("blutensor_generator_create", c_int32, _handles)
+_declare("blutensor_generator_release", None, c_void_p)
+_declare("blutensor_generator_use", None, c_void_p)
 _declare("blutensor_capture_begin", c_int32, c_char_p, c_int32)
 _declare("blutensor_capture_end", c_int32, _handles, c_int32, _handles, c_int32, _handles)
 _declare("blutensor_capture_abort", None)
@@ -340,6 +344,22 @@ def callback_failed(error: BaseException) -> int:
     _pending.error = error
     lib.blutensor_set_error(f"{type(error).__name__}: {error}".encode())
     return 5
+
+
+class OwnedHandle(c_void_p * 1):  # type: ignore[misc]
+    """Room for the tensor that a native call gives back. One that nobody adopted, as after a Ctrl-C, is released."""
+
+    def __del__(self, _release: Callable[[int], None] = lib.blutensor_tensor_release) -> None:
+        if self[0]:
+            _release(self[0])
+
+
+def release_handles(handles: ctypes.Array[c_void_p]) -> None:
+    """Releases the tensors of an array that nobody adopted."""
+    for i, handle in enumerate(handles):
+        if handle:
+            handles[i] = None
+            lib.blutensor_tensor_release(handle)
 
 
 def handle_array(handles: list[int | None]) -> ctypes.Array[c_void_p]:

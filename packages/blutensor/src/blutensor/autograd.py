@@ -33,8 +33,9 @@ def _keep(*objects: object) -> int:
 
 def borrowed(handle: int) -> Tensor:
     """A tensor over a handle that the native side lends."""
+    tensor = Tensor._adopt((ctypes.c_void_p * 1)(handle))
     _lib.blutensor_tensor_retain(handle)
-    return Tensor._adopt(handle)
+    return tensor
 
 
 def give(tensor: Tensor) -> int:
@@ -49,8 +50,8 @@ def give(tensor: Tensor) -> int:
 @contextlib.contextmanager
 def _grad_mode(enabled: bool) -> Iterator[None]:
     before = _lib.blutensor_grad_enabled()
-    _lib.blutensor_set_grad_enabled(int(enabled))
     try:
+        _lib.blutensor_set_grad_enabled(int(enabled))
         yield
     finally:
         _lib.blutensor_set_grad_enabled(before)
@@ -137,20 +138,24 @@ def grad(
     if len(given) != len(roots):
         raise ShapeError(f"[grad] expected {len(roots)} gradients, one per output, got {len(given)}")
     results = (ctypes.c_void_p * len(targets))()
-    _native.check(
-        _lib.blutensor_grad(
-            _native.handle_array([r._handle for r in roots]),
-            _native.handle_array([None if g is None else g._handle for g in given]),
-            len(roots),
-            _native.handle_array([t._handle for t in targets]),
-            len(targets),
-            int(retain_graph),
-            int(create_graph),
-            int(allow_unused),
-            results,
+    try:
+        _native.check(
+            _lib.blutensor_grad(
+                _native.handle_array([r._handle for r in roots]),
+                _native.handle_array([None if g is None else g._handle for g in given]),
+                len(roots),
+                _native.handle_array([t._handle for t in targets]),
+                len(targets),
+                int(retain_graph),
+                int(create_graph),
+                int(allow_unused),
+                results,
+            )
         )
-    )
-    return [Tensor._adopt(h) if h else None for h in results]
+        return [Tensor._adopt(results, i) if results[i] else None for i in range(len(targets))]
+    except BaseException:  # a Ctrl-C during the call is raised after it
+        _native.release_handles(results)
+        raise
 
 
 # ---------------------------------------------------------------- hooks

@@ -128,7 +128,7 @@ def empty_pinned(shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtyp
         UnsupportedError: There is no GPU.
     """
     sizes = sizes_of("empty_pinned", shape)
-    out = ctypes.c_void_p()
+    out = _native.OwnedHandle()
     number = dtypes.as_dtype(dtype).number
-    _native.check(_lib.blutensor_empty_pinned(_native.int64_array(sizes), len(sizes), number, ctypes.byref(out)))
-    return Tensor._adopt(out.value)
+    _native.check(_lib.blutensor_empty_pinned(_native.int64_array(sizes), len(sizes), number, out))
+    return Tensor._adopt(out)

@@ -68,8 +68,8 @@ def get_default_device() -> str:
 def default_device(device: str) -> Iterator[None]:
     """`set_default_device` for the length of a block (or of a decorated function)."""
     before = get_default_device()
-    set_default_device(device)
     try:
+        set_default_device(device)
         yield
     finally:
         set_default_device(before)

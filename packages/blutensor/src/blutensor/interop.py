@@ -120,10 +120,10 @@ def from_dlpack(x: Any) -> Tensor:
         raise ShapeError(f"[from_dlpack] {type(x).__name__} does not export its memory: {error}") from error
     if not _python.PyCapsule_IsValid(capsule, _DLTENSOR):
         raise DTypeError("[from_dlpack] expected a fresh 'dltensor' capsule")
-    out = ctypes.c_void_p()
-    _native.check(_lib.blutensor_from_dlpack(_python.PyCapsule_GetPointer(capsule, _DLTENSOR), ctypes.byref(out)))
+    out = _native.OwnedHandle()
+    _native.check(_lib.blutensor_from_dlpack(_python.PyCapsule_GetPointer(capsule, _DLTENSOR), out))
     _python.PyCapsule_SetName(capsule, _USED)
-    return Tensor._adopt(out.value)
+    return Tensor._adopt(out)
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Tensor:
@@ -146,7 +146,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
         )
     context = next(_contexts)
     _alive[context] = array
-    out = ctypes.c_void_p()
+    out = _native.OwnedHandle()
     status = _lib.blutensor_from_memory(
         array.ctypes.data,
         _native.int64_array(list(array.shape)),
@@ -157,12 +157,12 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
         0,
         _forget_callback,
         context,
-        ctypes.byref(out),
+        out,
     )
     if status:
         _alive.pop(context, None)
     _native.check(status)
-    return Tensor._adopt(out.value)
+    return Tensor._adopt(out)
 
 
 def state_tensors(op: str, state: Any) -> dict[str, Tensor]:
@@ -213,10 +213,10 @@ def empty(
     """
     key = as_device("empty", device)
     sizes = sizes_of("empty", shape)
-    out = ctypes.c_void_p()
+    out = _native.OwnedHandle()
     number = dtypes.as_dtype(dtype).number
-    _native.check(_lib.blutensor_empty(_native.int64_array(sizes), len(sizes), number, *key, ctypes.byref(out)))
-    return Tensor._adopt(out.value)
+    _native.check(_lib.blutensor_empty(_native.int64_array(sizes), len(sizes), number, *key, out))
+    return Tensor._adopt(out)
 
 
 def asarray(

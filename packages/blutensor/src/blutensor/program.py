@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,15 +31,17 @@ def is_capturing() -> bool:
 class Program:
     """What a capture recorded: operator calls over numbered buffers with known lifetimes; `str()` is its text."""
 
-    def __init__(self, handle: int, slots: list[Tensor], outputs: list[Tensor], structure: Any) -> None:
-        self._handle = handle
+    def __init__(self, slots: list[Tensor], structure: Any) -> None:
+        self._handle: int | None = None
+        self._room = (ctypes.c_void_p * 1)()  # the native side puts the handle where it will be released from
         self.slots = slots
-        self.outputs = outputs
+        self.outputs: list[Tensor] = []
         self._structure = structure
 
     def __del__(self, _release: Any = _lib.blutensor_program_release) -> None:
-        if getattr(self, "_handle", None):
-            _release(self._handle)
+        room = getattr(self, "_room", None)
+        if room is not None and room[0]:
+            _release(room[0])
 
     def __str__(self) -> str:
         text: bytes = _lib.blutensor_program_text(self._handle)
@@ -198,6 +201,7 @@ class CapturedFunction:
         self._device = None if device is None else as_device("capture", device)
         self._recordings: dict[tuple[Any, ...], _Recording] = {}
         self._last: _Recording | None = None
+        self._busy = threading.Lock()
 
     @property
     def state(self) -> Literal["new", "recorded once", "replaying"]:
@@ -234,7 +238,7 @@ class CapturedFunction:
                 warnings.warn(
                     f"captured function '{self.name}' is captured anew for shapes {[a.shape for a in args]} "
                     f"({len(self._recordings)} captured before, {self._max_programs} kept)",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             while len(self._recordings) >= self._max_programs:
                 self._recordings.pop(next(iter(self._recordings)))
@@ -258,7 +262,8 @@ class CapturedFunction:
         A replay returns the tensors of the call before, overwritten: copy what is kept.
 
         Raises:
-            CaptureError: The two recordings differ, or the function does what a capture cannot hold.
+            CaptureError: The two recordings differ, the function does what a capture cannot hold, or another thread is
+                in it.
             DTypeError: An argument is no tensor, or is given by keyword.
         """
         if keywords:
@@ -268,6 +273,15 @@ class CapturedFunction:
             )
         if _lib.blutensor_capture_active():
             raise CaptureError(f"[capture {self.name}] cannot be called inside a capture: captures do not nest")
+        if self._busy.locked():
+            raise CaptureError(
+                f"[capture {self.name}] expected one call at a time, got one while another thread is in it: its slots "
+                "and results are shared; capture the function once for each thread"
+            )
+        with self._busy:
+            return self._call(args)
+
+    def _call(self, args: tuple[Tensor, ...]) -> Any:
         last = self._last
         if last is not None and last.program is not None and len(args) == len(last.slots):
             for a, seen in zip(args, last.seen, strict=True):
@@ -298,33 +312,32 @@ class CapturedFunction:
 
     def _record(self, recording: _Recording) -> Any:
         level = 1 if self._level == "primitive" else 0
-        if self._family is not None:
-            # Recording allocates operator by operator; the arena of the programs that are there already would lie idle
-            # beside it.
-            _native.check(_lib.blutensor_family_give_back_arena(self._family._handle))
-        _native.check(_lib.blutensor_capture_begin(self.name.encode(), level))
         tensors: list[Tensor] = []
         op_id = _lib.blutensor_generator_op_id()
-        try:
+        try:  # a Ctrl-C may come after any of these calls
+            if self._family is not None:
+                # Recording allocates operator by operator; the arena of the programs that are there already would lie
+                # idle beside it.
+                _native.check(_lib.blutensor_family_give_back_arena(self._family._handle))
+            _native.check(_lib.blutensor_capture_begin(self.name.encode(), level))
             result = self._function(*recording.slots)
             structure = _flatten(result, tensors)
+            program = Program(recording.slots, structure)
+            _native.check(
+                _lib.blutensor_capture_end(
+                    _native.handle_array([s._handle for s in recording.slots]),
+                    len(recording.slots),
+                    _native.handle_array([t._handle for t in tensors]),
+                    len(tensors),
+                    program._room,
+                )
+            )
         except BaseException:
             _lib.blutensor_capture_abort()
             _lib.blutensor_generator_set_op_id(op_id)  # the next call draws what this one would have drawn
             raise
-        out = ctypes.c_void_p()
-        _native.check(
-            _lib.blutensor_capture_end(
-                _native.handle_array([s._handle for s in recording.slots]),
-                len(recording.slots),
-                _native.handle_array([t._handle for t in tensors]),
-                len(tensors),
-                ctypes.byref(out),
-            )
-        )
-        assert out.value is not None
-        outputs = [t.detach() for t in tensors]
-        program = Program(out.value, recording.slots, outputs, structure)
+        program._handle = program._room[0]
+        outputs = program.outputs = [t.detach() for t in tensors]
         if recording.first is None:
             recording.first = program
             return result

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from . import _native
 from ._arguments import integer
@@ -15,7 +17,7 @@ _lib = _native.lib
 
 
 class Generator:
-    """The process's random generator.
+    """The random generator of the thread that asks: the process's, or inside of `own_generator` the thread's own.
 
     Its state is an int64 tensor [2], {seed, step}, that captured programs read and advance on their device; checkpoints
     hold it. The number of the operator within the step is counted on the host and restarts at 0 with every step.
@@ -25,11 +27,11 @@ class Generator:
         self._state_on(CPU)
 
     def _state_on(self, device: DeviceKey) -> Tensor:
-        out = ctypes.c_void_p()
-        status = _lib.blutensor_generator_state_on(*device, ctypes.byref(out))
+        out = _native.OwnedHandle()
+        status = _lib.blutensor_generator_state_on(*device, out)
         if status:
             _native.raise_status(status)
-        return Tensor._adopt(out.value)
+        return Tensor._adopt(out)
 
     @property
     def state(self) -> Tensor:
@@ -69,6 +71,28 @@ def _signed(seed: int) -> int:
 
 
 default_generator = Generator()
+
+_own = threading.local()  # the handle that a thread draws from; absent: the process's
+
+
+@contextlib.contextmanager
+def own_generator() -> Iterator[None]:
+    """A context in which this thread draws from a generator of its own, which begins at seed 0 and step 0.
+
+    `default_generator` and `manual_seed` mean that one meanwhile, and what other threads draw does not change it. A
+    captured function reads the generator that it was captured with, so call it inside.
+    """
+    outer = getattr(_own, "handle", None)
+    room = (ctypes.c_void_p * 1)()
+    try:
+        _native.check(_lib.blutensor_generator_create(room))
+        _own.handle = room[0]
+        _lib.blutensor_generator_use(room[0])
+        yield
+    finally:
+        _own.handle = outer
+        _lib.blutensor_generator_use(outer)
+        _lib.blutensor_generator_release(room[0])
 
 
 def manual_seed(seed: int) -> Generator:

@@ -55,17 +55,24 @@ class Tensor(Methods, Arithmetic):
         raise DTypeError("Tensor() cannot be called; use blutensor.asarray, zeros, empty or from_dlpack")
 
     @classmethod
-    def _adopt(cls, handle: int | None) -> Self:
-        """Takes over an owned native handle."""
+    def _adopt(cls, handles: ctypes.Array[ctypes.c_void_p], i: int = 0) -> Self:
+        """Takes over an owned native handle, which leaves NULL in its place.
+
+        Signal handlers run between calls, not between assignments: a Ctrl-C finds the handle in one of the two places.
+        """
         self = object.__new__(cls)
-        self._handle = handle  # type: ignore[assignment]
         self._geometry = None
+        self._handle = handles[i]  # type: ignore[assignment]
+        handles[i] = None
         return self
 
-    def _detach_handle(self) -> int:
-        """Gives up the native handle: the caller owns it now."""
-        handle, self._handle = self._handle, 0
-        return handle
+    @classmethod
+    def _moved_from(cls, tensor: Tensor) -> Self:
+        """Takes over the handle of a tensor, which is unusable from then on."""
+        self = object.__new__(cls)
+        self._geometry = None
+        self._handle, tensor._handle = tensor._handle, 0
+        return self
 
     def __del__(self, _release: Callable[[int], None] = _release) -> None:
         handle = getattr(self, "_handle", None)
@@ -223,7 +230,7 @@ class Tensor(Methods, Arithmetic):
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         if not self.is_leaf:
             raise ShapeError(f"[copy] expected a leaf, got a result of '{self.grad_fn}'; use .detach()")
-        twin = type(self)._adopt(_operators().copy(self.detach())._detach_handle())
+        twin = type(self)._moved_from(_operators().copy(self.detach()))
         if self.requires_grad:
             twin.requires_grad = True
         memo[id(self)] = twin
@@ -306,9 +313,9 @@ class Tensor(Methods, Arithmetic):
     @property
     def grad(self) -> Tensor | None:
         """The accumulated gradient of a leaf, or None. Zeros after `zero_grad()` that kept the buffer."""
-        out = ctypes.c_void_p()
-        _native.check(_lib.blutensor_get_grad(self._handle, ctypes.byref(out)))
-        return Tensor._adopt(out.value) if out.value else None
+        out = _native.OwnedHandle()
+        _native.check(_lib.blutensor_get_grad(self._handle, out))
+        return Tensor._adopt(out) if out[0] else None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -333,9 +340,9 @@ class Tensor(Methods, Arithmetic):
 
     def detach(self) -> Tensor:
         """The same memory outside the graph."""
-        out = ctypes.c_void_p()
-        _native.check(_lib.blutensor_detach(self._handle, ctypes.byref(out)))
-        return Tensor._adopt(out.value)
+        out = _native.OwnedHandle()
+        _native.check(_lib.blutensor_detach(self._handle, out))
+        return Tensor._adopt(out)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
         """Calls `hook(grad)` with the complete gradient of this tensor; what it returns (if not None) replaces it.
@@ -356,6 +363,6 @@ def _restore(
 
     made = empty(values.shape, dtype=dtype, device=device)
     _transfer().write_array(made, values)
-    tensor = cls._adopt(made._detach_handle())
+    tensor = cls._moved_from(made)
     tensor.requires_grad = requires_grad
     return tensor

@@ -73,9 +73,9 @@ def moved(tensor: Tensor, device: DeviceKey) -> Tensor:
     source = tensor.detach()
     if not source.is_contiguous():
         source = _operators.contiguous(source)
-    out = ctypes.c_void_p()
-    _native.check(_lib.blutensor_copy_to_device(source._handle, *device, ctypes.byref(out)))
-    copy = Tensor._adopt(out.value)
+    out = _native.OwnedHandle()
+    _native.check(_lib.blutensor_copy_to_device(source._handle, *device, out))
+    copy = Tensor._adopt(out)
     if tensor.requires_grad and is_grad_enabled():
         back = device_name(tensor._fixed()[3])
         custom_gradient("to", [tensor], [copy], lambda grads: [None if g is None else g.to(back) for g in grads])

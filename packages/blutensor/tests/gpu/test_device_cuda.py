@@ -219,13 +219,13 @@ def test_out_of_range_ids_are_reported_at_the_next_read() -> None:
 LOSE = """
 import ctypes, numpy as np, blutensor as bt
 x = bt.ones((4,), device="cuda")
-stray = ctypes.c_void_p()
+stray = (ctypes.c_void_p * 1)()
 lib = bt._native.lib
 shape = (ctypes.c_int64 * 1)(1 << 20)
 step = (ctypes.c_int64 * 1)(1)
 release = bt._native.ReleaseFn(lambda _: None)
-bt._native.check(lib.blutensor_from_memory(1 << 40, shape, step, 1, 0, 1, 0, release, None, ctypes.byref(stray)))
-bad = bt.Tensor._adopt(stray.value)
+bt._native.check(lib.blutensor_from_memory(1 << 40, shape, step, 1, 0, 1, 0, release, None, stray))
+bad = bt.Tensor._adopt(stray)
 try:
     (bad + 1).sum().item()
 except bt.DeviceLostError as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import blutensor as bt
 from blutrain.config import Config
 from blutrain.config_io import config_to_dict, config_to_toml, load_config, with_absolute_paths
 from blutrain.console import Reporter, SilentReporter
@@ -92,7 +93,9 @@ def open_run(
     device = resolve_device(config)
     estimate = check_memory(config, device)
     name = config.run.folder
-    with RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite) as folder:
+    taken = RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite)
+    # Runs in other threads of the process draw from theirs.
+    with taken as folder, bt.own_generator():
         reporter.section("configuration", configuration(config))
         reporter.section("run", plan(config, dataset, device, estimate))
         recorder = Recorder(folder, loggers=_loggers(config, folder), warn=reporter.warning)

@@ -26,7 +26,7 @@ from typing import Any
 MEMORY_BYTES = 256 << 20
 """So much more than the seeds an input may take."""
 SECONDS = 10
-"""So long one input may take."""
+"""So long one input may take the processor."""
 MAX_BYTES = 1 << 14
 
 
@@ -57,11 +57,11 @@ def watched(run: Callable[[bytes], bool], keep: Callable[[bytes], None]) -> Call
     def too_slow(*_: object) -> None:
         raise TooSlowError(f"expected at most {SECONDS} seconds for an input")
 
-    signal.signal(signal.SIGALRM, too_slow)
+    signal.signal(signal.SIGPROF, too_slow)
     most = peak_bytes() + MEMORY_BYTES
 
     def one(data: bytes) -> None:
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of the processor: the machine may be busy
         try:
             run(data)
             if peak_bytes() > most:
@@ -70,7 +70,7 @@ def watched(run: Callable[[bytes], bool], keep: Callable[[bytes], None]) -> Call
             keep(data)
             raise
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
     return one
 
@@ -121,6 +121,7 @@ def fuzz_by_atheris(target: Any, one: Callable[[bytes], None], arguments: argpar
         f"-dict={words}",
         f"-seed={arguments.seed}",
         "-verbosity=0",
+        "-timeout=600",
         "-print_final_stats=1",
     ]
     if arguments.seconds < float("inf"):

@@ -12,9 +12,10 @@ from ..tensor import Tensor
 def replace_data(tensor: Tensor, data: Tensor) -> None:
     """Gives a leaf other memory (of any dtype, on any device): the Python object stays, its gradient is dropped."""
     trained = tensor.requires_grad
-    old = Tensor._adopt(tensor._detach_handle())
-    tensor._handle, tensor._geometry = data.detach()._detach_handle(), None
-    del old
+    view = data.detach()
+    tensor._geometry = None
+    tensor._handle, view._handle = view._handle, tensor._handle
+    del view  # with what the tensor was before
     if trained:
         tensor.requires_grad = True
 
@@ -31,7 +32,7 @@ class Parameter(Tensor):
 
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> Self:
         """Takes over a view of the data."""
-        self = cls._adopt(data.detach()._detach_handle())
+        self = cls._moved_from(data.detach())
         if requires_grad:
             self.requires_grad = True
         return self
