@@ -16,6 +16,8 @@
     nox -s version -- bump blublas minor
                                   set a version, and the ranges of those that need it
     nox -s bench -- ARGUMENTS     ``blutrain bench ARGUMENTS``
+    nox -s array_api -- FOLDER    the array API standard's conformance suite, a checkout of which lies in FOLDER, on
+                                  blutensor; what follows goes to pytest
     nox -s asan                   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
     nox -s fuzz -- [TARGET...] [--runs N] [--seconds S]
                                   the readers of files under AddressSanitizer, with a million inputs each
@@ -316,6 +318,21 @@ def docs(session: nox.Session) -> None:
     """The site of the documentation, in build/docs/html, and the tests of its references and tutorials."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     test_docs(session, "docs")
+
+
+@nox.session
+def array_api(session: nox.Session) -> None:
+    """The conformance suite of the array API standard (data-apis/array-api-tests) from a folder, on blutensor."""
+    if not session.posargs or not Path(session.posargs[0]).is_dir():
+        session.error("expected the folder of a checkout of array-api-tests, with its submodule, after --")
+    suite, *arguments = session.posargs
+    suite = str(Path(suite).resolve())
+    install_packages(session, ["blutensor"], "-r", str(Path(suite) / "requirements.txt"))
+    with session.chdir(suite):
+        # The last version of the standard without complex dtypes, unless the environment names another.
+        version = os.environ.get("ARRAY_API_TESTS_VERSION", "2021.12")
+        env = {"ARRAY_API_TESTS_MODULE": "blutensor", "ARRAY_API_TESTS_VERSION": version}
+        session.run("python", "-m", "pytest", "array_api_tests", "--disable-deadline", *arguments, env=env)
 
 
 @nox.session

@@ -12,7 +12,20 @@ import pytest
 import blualloc
 import blutensor as bt
 
-SHARED = ["float32", "float16", "float64", "int64", "int32", "uint8", "uint16", "bool"]
+SHARED = [
+    "float32",
+    "float16",
+    "float64",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+]
 
 
 @pytest.mark.parametrize("dtype", SHARED)
@@ -111,7 +124,8 @@ def test_memory_that_cannot_be_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.ones(2, np.complex64), np.array(["a"]), np.array([None]), np.ones(2, np.int8), "text", 1j, object()]
+    "value",
+    [np.ones(2, np.complex64), np.array(["a"]), np.array([None]), np.ones(2, np.longdouble), "text", 1j, object()],
 )
 def test_values_without_a_counterpart(value: Any) -> None:
     with pytest.raises(TypeError, match="expected one of float32"):

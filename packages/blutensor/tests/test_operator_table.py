@@ -40,6 +40,10 @@ def draw(domain: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
         return np.where(x < 0, -1.0, 1.0) * (np.abs(x) + 0.5)
     if domain == "unit":
         return rng.uniform(-0.9, 0.9, shape)
+    if domain == "above_one":
+        return 1.5 + np.abs(x)
+    if domain == "fraction":  # away from whole numbers and halves
+        return np.round(2 * x) + rng.uniform(0.1, 0.4, shape)
     raise AssertionError(f"unknown domain {domain}")
 
 

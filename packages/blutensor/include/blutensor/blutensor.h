@@ -32,7 +32,8 @@ extern "C" {
 #define BLUTENSOR_STATUS_AUTOGRAD 10    /* AutogradError: a write in place that would break the graph */
 #define BLUTENSOR_STATUS_DEVICE_LOST 11 /* DeviceLostError: nothing on the GPU can be read any more */
 
-/* dtypes: float32 0, bfloat16 1, float16 2, float64 3, int64 4, int32 5, uint8 6, uint16 7, bool 8. Devices: cpu 0, cuda 1. */
+/* dtypes: float32 0, bfloat16 1, float16 2, float64 3, int64 4, int32 5, uint8 6, uint16 7, bool 8, int8 9,
+ * int16 10, uint32 11, uint64 12. Devices: cpu 0, cuda 1. */
 
 typedef struct blutensor_tensor blutensor_tensor; /* reference counted; crosses packages as this pointer */
 typedef struct blutensor_program blutensor_program;
@@ -40,6 +41,9 @@ typedef struct blutensor_family blutensor_family;
 
 BLUTENSOR_API const char* blutensor_last_error(void);
 BLUTENSOR_API uint32_t blutensor_abi_version(void);
+
+/* The dtype in which two dtypes meet; an error where there is none. */
+BLUTENSOR_API int32_t blutensor_promote(int32_t first, int32_t second, int32_t* out);
 
 /* ------------------------------------------------------------------ tensors */
 

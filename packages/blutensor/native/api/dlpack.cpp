@@ -1,4 +1,5 @@
-// DLPack exchange. The structures are DLPack's published ABI (version 0, `DLManagedTensor`).
+// Dtypes as others know them: where two meet, and DLPack exchange. The structures are DLPack's published ABI (version 0,
+// `DLManagedTensor`).
 #include <memory>
 
 #include "api/handles.h"
@@ -40,6 +41,8 @@ constexpr TypeRow kTypes[] = {
     {DType::float32, {kDLFloat, 32, 1}}, {DType::bfloat16, {kDLBfloat, 16, 1}}, {DType::float16, {kDLFloat, 16, 1}},
     {DType::float64, {kDLFloat, 64, 1}}, {DType::int64, {kDLInt, 64, 1}},       {DType::int32, {kDLInt, 32, 1}},
     {DType::uint8, {kDLUInt, 8, 1}},     {DType::uint16, {kDLUInt, 16, 1}},     {DType::boolean, {kDLBool, 8, 1}},
+    {DType::int8, {kDLInt, 8, 1}},       {DType::int16, {kDLInt, 16, 1}},       {DType::uint32, {kDLUInt, 32, 1}},
+    {DType::uint64, {kDLUInt, 64, 1}},
 };
 
 // What an exported tensor keeps alive.
@@ -53,6 +56,10 @@ struct Exported {
 }  // namespace
 
 extern "C" {
+
+int32_t blutensor_promote(int32_t first, int32_t second, int32_t* out) {
+  return guarded([&] { *out = static_cast<int32_t>(promote(checked_dtype(first), checked_dtype(second))); });
+}
 
 int32_t blutensor_to_dlpack(blutensor_tensor* tensor, void** dl_managed_tensor) {
   return guarded([&] {

@@ -10,6 +10,8 @@ void register_views(OperatorRegistry& registry);
 void register_elementwise(OperatorRegistry& registry);
 void register_copy(OperatorRegistry& registry);
 void register_reduce(OperatorRegistry& registry);
+void register_scan(OperatorRegistry& registry);
+void register_sort(OperatorRegistry& registry);
 void register_random(OperatorRegistry& registry);
 void register_matmul(OperatorRegistry& registry);
 void register_linear(OperatorRegistry& registry);

@@ -62,6 +62,8 @@ OperatorRegistry::OperatorRegistry() : impl_(new Impl) {
   register_elementwise(*this);
   register_copy(*this);
   register_reduce(*this);
+  register_scan(*this);
+  register_sort(*this);
   register_random(*this);
   register_matmul(*this);
   register_linear(*this);

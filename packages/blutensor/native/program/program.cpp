@@ -15,7 +15,8 @@ constexpr uint64_t kHostAlignment = 64, kDeviceAlignment = 256;  // of buffers i
 constexpr const char* kOpId = "op_id";  // attribute of random operators: their number in the step
 
 const char* short_dtype(DType dtype) {
-  constexpr const char* names[kNumDTypes] = {"f32", "bf16", "f16", "f64", "i64", "i32", "u8", "u16", "bool"};
+  constexpr const char* names[kNumDTypes] = {"f32", "bf16", "f16", "f64", "i64", "i32", "u8",
+                                             "u16", "bool", "i8",  "i16", "u32", "u64"};
   return names[static_cast<int>(dtype)];
 }
 

@@ -21,8 +21,12 @@ enum class DType : int32_t {
   uint8 = 6,
   uint16 = 7,
   boolean = 8,
+  int8 = 9,
+  int16 = 10,
+  uint32 = 11,
+  uint64 = 12,
 };
-inline constexpr int kNumDTypes = 9;
+inline constexpr int kNumDTypes = 13;
 
 // bfloat16: the upper half of a float32, rounded to nearest even; NaN stays NaN.
 struct bfloat16 {
@@ -48,12 +52,15 @@ constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::float64:
     case DType::int64:
+    case DType::uint64:
       return 8;
     case DType::float32:
     case DType::int32:
+    case DType::uint32:
       return 4;
     case DType::bfloat16:
     case DType::float16:
+    case DType::int16:
     case DType::uint16:
       return 2;
     default:
@@ -62,13 +69,18 @@ constexpr size_t dtype_size(DType dtype) {
 }
 
 constexpr const char* dtype_name(DType dtype) {
-  constexpr const char* names[kNumDTypes] = {"float32", "bfloat16", "float16", "float64", "int64",
-                                             "int32",   "uint8",    "uint16",  "bool"};
+  constexpr const char* names[kNumDTypes] = {"float32", "bfloat16", "float16", "float64", "int64",  "int32", "uint8",
+                                             "uint16",  "bool",     "int8",    "int16",   "uint32", "uint64"};
   return names[static_cast<int>(dtype)];
 }
 
 constexpr bool is_floating(DType dtype) { return static_cast<int>(dtype) <= static_cast<int>(DType::float64); }
 constexpr bool is_integer(DType dtype) { return !is_floating(dtype) && dtype != DType::boolean; }
+constexpr bool is_unsigned(DType dtype) {
+  return dtype == DType::uint8 || dtype == DType::uint16 || dtype == DType::uint32 || dtype == DType::uint64;
+}
+// The 64-bit integer that holds every value of an integer dtype, and of bool.
+constexpr DType widest_integer(DType dtype) { return dtype == DType::uint64 ? DType::uint64 : DType::int64; }
 
 template <class T>
 struct dtype_of;
@@ -108,6 +120,22 @@ template <>
 struct dtype_of<bool> {
   static constexpr DType value = DType::boolean;
 };
+template <>
+struct dtype_of<int8_t> {
+  static constexpr DType value = DType::int8;
+};
+template <>
+struct dtype_of<int16_t> {
+  static constexpr DType value = DType::int16;
+};
+template <>
+struct dtype_of<uint32_t> {
+  static constexpr DType value = DType::uint32;
+};
+template <>
+struct dtype_of<uint64_t> {
+  static constexpr DType value = DType::uint64;
+};
 
 // visit_dtype(dtype, [&](auto tag) { using T = typename decltype(tag)::type; ... })
 template <class T>
@@ -135,6 +163,14 @@ decltype(auto) visit_dtype(DType dtype, F&& f) {
       return f(TypeTag<uint16_t>{});
     case DType::boolean:
       return f(TypeTag<bool>{});
+    case DType::int8:
+      return f(TypeTag<int8_t>{});
+    case DType::int16:
+      return f(TypeTag<int16_t>{});
+    case DType::uint32:
+      return f(TypeTag<uint32_t>{});
+    case DType::uint64:
+      return f(TypeTag<uint64_t>{});
   }
   fail(Status::invalid_type, "unknown dtype number ", static_cast<int>(dtype));
 }
@@ -170,7 +206,9 @@ struct compute_type<float16> {
 template <class T>
 using compute_t = typename compute_type<T>::type;
 
-// Result dtype of a binary operator (array API promotion; float mixed with integer takes the float).
+// Result dtype of a binary operator: the tables of the array API standard, and for kinds that it leaves open: a float
+// mixed with an integer takes the float, bool takes the other's, 16-bit floats of two kinds meet in float32. Throws for
+// uint64 with a signed integer, which no integer dtype holds.
 DType promote(DType a, DType b);
 
 }  // namespace blutensor

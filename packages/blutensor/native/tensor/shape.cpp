@@ -72,10 +72,14 @@ DType promote(DType a, DType b) {
   }
   if (a == DType::boolean) return b;
   if (b == DType::boolean) return a;
-  // integers: the wider; unsigned with signed of the same or smaller width widens
-  if (a == DType::int64 || b == DType::int64) return DType::int64;
-  if (a == DType::int32 || b == DType::int32) return DType::int32;
-  return DType::uint16;  // uint8 with uint16
+  const bool a_unsigned = is_unsigned(a), b_unsigned = is_unsigned(b);
+  const size_t a_size = dtype_size(a), b_size = dtype_size(b);
+  if (a_unsigned == b_unsigned) return a_size > b_size ? a : b;
+  // The signed dtype that is wider than the unsigned one and not narrower than the other.
+  const size_t size = std::max(2 * (a_unsigned ? a_size : b_size), a_unsigned ? b_size : a_size);
+  require_type(size <= 8, "expected dtypes with a common one, got ", dtype_name(a), " and ", dtype_name(b),
+               ": no integer dtype holds both; convert one first: astype");
+  return size == 2 ? DType::int16 : size == 4 ? DType::int32 : DType::int64;
 }
 
 }  // namespace blutensor

@@ -26,7 +26,8 @@ enum class Layout { contiguous, offset, transposed, stepped, reversed, broadcast
 inline constexpr Layout kLayouts[] = {Layout::contiguous, Layout::offset,    Layout::transposed, Layout::stepped,
                                       Layout::reversed,   Layout::broadcast, Layout::scalar};
 inline constexpr DType kAllDTypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int64,
-                                       DType::int32,   DType::uint8,    DType::uint16,  DType::boolean};
+                                       DType::int32,   DType::uint8,    DType::uint16,  DType::boolean, DType::int8,
+                                       DType::int16,   DType::uint32,   DType::uint64};
 
 class Harness {
  public:

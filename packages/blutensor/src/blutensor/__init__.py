@@ -5,6 +5,8 @@ Names follow the Python array API standard, and PyTorch's for neural-network fun
 
 from __future__ import annotations
 
+import math
+
 import libblutensor
 
 libblutensor.load_library()  # libblualloc and libblublas first, each with its ABI checked
@@ -28,16 +30,35 @@ from .creation import (  # noqa: E402
     asarray,
     empty,
     empty_like,
+    eye,
     from_dlpack,
     full,
     full_like,
+    linspace,
     ones,
     ones_like,
     zeros,
     zeros_like,
 )
+from .data_types import can_cast, finfo, iinfo, isdtype, result_type  # noqa: E402
 from .devices import default_device, get_default_device, set_default_device  # noqa: E402
-from .dtypes import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint8, uint16  # noqa: E402
+from .dtypes import (  # noqa: E402
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from .elementwise import astype, clip, positive  # noqa: E402
 from .errors import (  # noqa: E402
     AutogradError,
     CaptureError,
@@ -68,6 +89,8 @@ from .manipulation import (  # noqa: E402
     triu,
     unstack,
 )
+from .namespace import API_VERSION as __array_api_version__  # noqa: E402
+from .namespace import array_namespace_info as __array_namespace_info__  # noqa: E402
 from .nn.functional import (  # noqa: E402
     cross_entropy,
     layer_norm,
@@ -81,7 +104,13 @@ from .nn.functional import (  # noqa: E402
 from .process import float32_math, isa, set_float32_math, set_isa  # noqa: E402
 from .program import CapturedFunction, Program, capture, is_capturing  # noqa: E402
 from .random import Generator, default_generator, manual_seed, own_generator  # noqa: E402
+from .sorting import argsort, searchsorted, sort, unique_all, unique_counts, unique_inverse, unique_values  # noqa: E402
+from .statistical import cumulative_prod, cumulative_sum, diff, prod, sum  # noqa: E402
 from .tensor import Tensor  # noqa: E402
+
+# Names of the array API standard beside functions and dtypes.
+bool = bool_
+e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 
 __all__ = [
     "AutogradError",
@@ -99,25 +128,37 @@ __all__ = [
     "Source",
     "Tensor",
     "UnsupportedError",
+    "__array_api_version__",
+    "__array_namespace_info__",
     "arange",
+    "argsort",
     "asarray",
+    "astype",
     "backward",
     "bfloat16",
     "bool_",
     "broadcast_arrays",
     "broadcast_shapes",
+    "can_cast",
     "capture",
+    "clip",
     "concat",
     "cross_entropy",
     "cuda",
+    "cumulative_prod",
+    "cumulative_sum",
     "custom_gradient",
     "default_device",
     "default_generator",
     "diagonal",
+    "diff",
+    "e",
     "einsum",
     "empty",
     "empty_like",
     "enable_grad",
+    "eye",
+    "finfo",
     "flip",
     "float16",
     "float32",
@@ -130,19 +171,27 @@ __all__ = [
     "grad",
     "gradcheck",
     "graph_stats",
+    "iinfo",
     "index_write_",
+    "inf",
+    "int8",
+    "int16",
     "int32",
     "int64",
     "is_capturing",
     "is_grad_enabled",
     "isa",
+    "isdtype",
     "layer_norm",
     "linear_cross_entropy",
+    "linspace",
     "manual_seed",
     "matrix_transpose",
     "meshgrid",
     "mlp",
     "moveaxis",
+    "nan",
+    "newaxis",
     "nn",
     "no_grad",
     "nonzero",
@@ -152,21 +201,28 @@ __all__ = [
     "optim",
     "outer",
     "own_generator",
+    "pi",
+    "positive",
+    "prod",
     "qkv_attention",
     "random",
     "recompute",
     "register_operator",
     "registered",
     "repeat",
+    "result_type",
     "rms_norm",
     "roll",
     "rotary_embedding",
     "scaled_dot_product_attention",
+    "searchsorted",
     "set_default_device",
     "set_float32_math",
     "set_isa",
     "set_num_threads",
+    "sort",
     "stack",
+    "sum",
     "take",
     "take_along_axis",
     "tensordot",
@@ -175,6 +231,12 @@ __all__ = [
     "triu",
     "uint8",
     "uint16",
+    "uint32",
+    "uint64",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unstack",
     "vecdot",
     "zeros",

@@ -166,13 +166,27 @@ class AttrBuilder:
 
 
 _full_attrs = AttrBuilder(OPERATORS["full"])
+_full_integer_attrs = AttrBuilder(OPERATORS["full_integer"])
+_EXACT = 2**53  # larger integers are not all float64 numbers
 _arange_attrs = AttrBuilder(OPERATORS["arange"])
 
 
 def full_on(shape: Any, value: Any, dtype: Any, device: devices.DeviceKey | None) -> Tensor:
-    """The operator `full` on a device; None is the default one."""
-    attrs = _full_attrs(shape, value, dtype)
-    op_id = OPERATORS["full"].id
+    """The operator `full` on a device; None is the default one.
+
+    Raises:
+        ShapeError: An integer that the integer dtype does not hold.
+    """
+    attrs, op_id = None, OPERATORS["full"].id
+    if type(value) is int and not 0 <= value <= 127:  # what every integer dtype holds
+        target = dtypes.as_dtype(dtype)
+        if target.kind == "integer":
+            dtypes.check_integer("full", value, target)
+            if not -_EXACT <= value <= _EXACT:
+                op_id = OPERATORS["full_integer"].id
+                attrs = _full_integer_attrs(shape, value - 2**64 if value >= 2**63 else value, target)
+    if attrs is None:
+        attrs = _full_attrs(shape, value, dtype)
     return invoke_one(op_id, (), attrs) if device is None else invoke_on(device, op_id, attrs)
 
 
@@ -201,6 +215,9 @@ def scalars_to_tensors(
 
     They are made on the device of the first tensor.
     A float beside integer tensors becomes float32, as in PyTorch; numbers alone become float32, int64 or bool.
+
+    Raises:
+        ShapeError: An integer out of the range of the integer dtype.
     """
     first = next((v for v in values if isinstance(v, Tensor)), None)
     dtype, device = (None, None) if first is None else first._fixed()[2:]
@@ -212,8 +229,6 @@ def scalars_to_tensors(
             value = value.item()
         if not isinstance(value, (bool, int, float)):
             return need_tensor(op, name, value)
-        own = dtypes.bool_ if isinstance(value, bool) else dtypes.int64 if isinstance(value, int) else dtypes.float32
-        rank = {"bool": 0, "integer": 1, "floating": 2}
-        return full((), value, own if dtype is None or rank[own.kind] > rank[dtype.kind] else dtype, device)
+        return full((), value, dtypes.scalar_dtype(value, dtype), device)
 
     return tuple(convert(v, n) for v, n in zip(values, names, strict=True))

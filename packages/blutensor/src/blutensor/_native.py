@@ -188,6 +188,7 @@ def _declare(name: str, restype: type | None, *argtypes: object) -> None:
 
 _declare("blutensor_last_error", c_char_p)
 _declare("blutensor_abi_version", c_uint32)
+_declare("blutensor_promote", c_int32, c_int32, c_int32, POINTER(c_int32))
 _declare("blutensor_set_error", None, c_char_p)
 _declare("blutensor_empty", c_int32, _int64s, c_int32, c_int32, c_int32, c_int32, _handles)
 _declare(

@@ -30,7 +30,8 @@ def _quoted(text: str) -> str:
 
 def is_random(spec: OperatorSpec) -> bool:
     """Whether it draws random bits: it takes the generator's state and an op id."""
-    return any(i.name == RESERVED_STATE for i in spec.inputs) and any(a.name == RESERVED_OP_ID for a in spec.attrs)
+    # The module's own `any` is an operator.
+    return RESERVED_STATE in [i.name for i in spec.inputs] and RESERVED_OP_ID in [a.name for a in spec.attrs]
 
 
 def parameters(spec: OperatorSpec) -> list[tuple[str, str | None, str]]:
@@ -192,8 +193,9 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
 
 # Operators that the package wraps in functions of the same name.
 WRAPPED = (
-    "arange", "concat", "cross_entropy", "full", "index_write_", "layer_norm", "linear_cross_entropy", "mlp",
-    "qkv_attention", "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "take_along_axis",
+    "arange", "argsort", "astype", "clip", "concat", "cross_entropy", "cumulative_prod", "cumulative_sum", "full",
+    "index_write_", "layer_norm", "linear_cross_entropy", "mlp", "prod", "qkv_attention", "rms_norm",
+    "rotary_embedding", "scaled_dot_product_attention", "searchsorted", "sum", "take_along_axis",
 )  # fmt: skip
 
 __all__ = [spec.name for spec in OPERATORS.values() if spec.public and spec.name not in WRAPPED]

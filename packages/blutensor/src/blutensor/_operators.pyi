@@ -18,17 +18,37 @@ def result_annotation(spec: OperatorSpec) -> str: ...
 def docstring(spec: OperatorSpec) -> str: ...
 def build(spec: OperatorSpec) -> Callable[..., Any]: ...
 
-__all__ = [
+__all__ = [  # noqa: RUF022
     "abs",
+    "acos",
+    "acosh",
     "add",
     "add_",
+    "all",
+    "any",
     "argmax",
-    "astype",
+    "argmin",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
     "attention_decode",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
     "broadcast_to",
+    "ceil",
     "contiguous",
     "copy",
     "copy_",
+    "copysign",
+    "cos",
+    "cosh",
+    "count_nonzero",
     "div_",
     "divide",
     "dropout",
@@ -37,21 +57,31 @@ __all__ = [
     "erf",
     "exp",
     "expand_dims",
+    "expm1",
     "fill_",
+    "floor",
+    "floor_divide",
     "gelu",
     "greater",
     "greater_equal",
+    "hypot",
     "isfinite",
+    "isinf",
     "isnan",
     "less",
     "less_equal",
     "linear",
     "log",
+    "log10",
+    "log1p",
+    "log2",
     "log_softmax",
+    "logaddexp",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logsumexp",
     "matmul",
     "max",
     "maximum",
@@ -61,25 +91,37 @@ __all__ = [
     "mul_",
     "multiply",
     "negative",
+    "nextafter",
     "normal",
     "not_equal",
     "permute_dims",
     "pow",
     "reciprocal",
+    "relu",
+    "remainder",
     "reshape",
+    "round",
     "rsqrt",
+    "sigmoid",
     "sign",
+    "signbit",
+    "silu",
+    "sin",
+    "sinh",
     "slice",
     "softmax",
     "split",
     "sqrt",
     "square",
     "squeeze",
+    "std",
     "sub_",
     "subtract",
-    "sum",
+    "tan",
     "tanh",
+    "trunc",
     "uniform",
+    "var",
     "where",
 ]
 
@@ -218,6 +260,141 @@ def logical_xor(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
 # a, b: any dtype, promoted; all three are broadcast.
 def where(condition: Tensor, a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
 
+# The larger of x and 0, elementwise; NaN stays. The gradient at 0 is 0. x: any shape, numeric; out: the same shape and
+# dtype.
+def relu(x: Tensor) -> Tensor: ...
+
+# 1 / (1 + e^-x), elementwise. x: any shape, floating; out: the same shape and dtype.
+def sigmoid(x: Tensor) -> Tensor: ...
+
+# x sigmoid(x), elementwise (Elfwing et al. 2018; "swish"). x: any shape, floating; out: the same shape and dtype.
+def silu(x: Tensor) -> Tensor: ...
+
+# Sine of x radians, elementwise; NaN for infinities. x: any shape, floating; out: the same shape and dtype. Computed in
+# float64.
+def sin(x: Tensor) -> Tensor: ...
+
+# Cosine of x radians, elementwise; NaN for infinities. x: any shape, floating; out: the same shape and dtype. Computed
+# in float64.
+def cos(x: Tensor) -> Tensor: ...
+
+# Tangent of x radians, elementwise; NaN for infinities. x: any shape, floating; out: the same shape and dtype. Computed
+# in float64.
+def tan(x: Tensor) -> Tensor: ...
+
+# Arc sine in radians, elementwise; NaN outside [-1, 1]. x: any shape, floating; out: the same shape and dtype. Computed
+# in float64.
+def asin(x: Tensor) -> Tensor: ...
+
+# Arc cosine in radians, elementwise; NaN outside [-1, 1]. x: any shape, floating; out: the same shape and dtype.
+# Computed in float64.
+def acos(x: Tensor) -> Tensor: ...
+
+# Arc tangent in radians, elementwise. x: any shape, floating; out: the same shape and dtype. Computed in float64.
+def atan(x: Tensor) -> Tensor: ...
+
+# Hyperbolic sine, elementwise. x: any shape, floating; out: the same shape and dtype. Computed in float64.
+def sinh(x: Tensor) -> Tensor: ...
+
+# Hyperbolic cosine, elementwise. x: any shape, floating; out: the same shape and dtype. Computed in float64.
+def cosh(x: Tensor) -> Tensor: ...
+
+# Inverse hyperbolic sine, elementwise. x: any shape, floating; out: the same shape and dtype. Computed in float64.
+def asinh(x: Tensor) -> Tensor: ...
+
+# Inverse hyperbolic cosine, elementwise; NaN below 1. x: any shape, floating; out: the same shape and dtype. Computed
+# in float64.
+def acosh(x: Tensor) -> Tensor: ...
+
+# Inverse hyperbolic tangent, elementwise; NaN outside [-1, 1]. x: any shape, floating; out: the same shape and dtype.
+# Computed in float64.
+def atanh(x: Tensor) -> Tensor: ...
+
+# e^x - 1, elementwise, accurate near 0. x: any shape, floating; out: the same shape and dtype. Computed in float64.
+def expm1(x: Tensor) -> Tensor: ...
+
+# Natural logarithm of 1 + x, elementwise, accurate near 0; NaN below -1. x: any shape, floating; out: the same shape
+# and dtype. Computed in float64.
+def log1p(x: Tensor) -> Tensor: ...
+
+# Logarithm to the base 2, elementwise: -inf at 0, NaN below. x: any shape, floating; out: the same shape and dtype.
+# Computed in float64.
+def log2(x: Tensor) -> Tensor: ...
+
+# Logarithm to the base 10, elementwise: -inf at 0, NaN below. x: any shape, floating; out: the same shape and dtype.
+# Computed in float64.
+def log10(x: Tensor) -> Tensor: ...
+
+# The largest whole number that is not above x, elementwise. Integers stay; the gradient is 0. x: any shape, numeric;
+# out: the same shape and dtype.
+def floor(x: Tensor) -> Tensor: ...
+
+# The smallest whole number that is not below x, elementwise. Integers stay; the gradient is 0. x: any shape, numeric;
+# out: the same shape and dtype.
+def ceil(x: Tensor) -> Tensor: ...
+
+# x without its fraction, elementwise. Integers stay; the gradient is 0. x: any shape, numeric; out: the same shape and
+# dtype.
+def trunc(x: Tensor) -> Tensor: ...
+
+# The whole number next to x, halves to the even one, elementwise. Integers stay; the gradient is 0. x: any shape,
+# numeric; out: the same shape and dtype.
+def round(x: Tensor) -> Tensor: ...
+
+# All bits of x exchanged (bool: not x), elementwise. x: any shape, integer or bool; out: the same shape and dtype. Not
+# differentiable.
+def bitwise_invert(x: Tensor) -> Tensor: ...
+
+# Whether x is infinite, elementwise. x: any shape and dtype; out: the same shape, bool. Not differentiable.
+def isinf(x: Tensor) -> Tensor: ...
+
+# Whether the sign of x is negative, also of -0 and NaN, elementwise. x: any shape, floating; out: the same shape, bool.
+# Not differentiable.
+def signbit(x: Tensor) -> Tensor: ...
+
+# The whole number below a / b, elementwise; integers by 0 give 0, and the lowest by -1 wraps. The gradient is 0. Shapes
+# broadcast, dtypes promote.
+def floor_divide(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# a - b floor(a / b), elementwise: it has the sign of b; integers by 0 give 0. Shapes broadcast, dtypes promote.
+def remainder(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# The angle of the point (b, a) in radians, elementwise. Shapes broadcast, dtypes promote.
+def atan2(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# sqrt(a^2 + b^2), elementwise, without overflow. Shapes broadcast, dtypes promote.
+def hypot(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# log(e^a + e^b), elementwise, without overflow. Shapes broadcast, dtypes promote.
+def logaddexp(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# |a| with the sign of b, elementwise; the gradient of b is 0. Shapes broadcast, dtypes promote.
+def copysign(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# Bits that a and b have, elementwise. Integers or bool, promoted; shapes broadcast. Not differentiable.
+def bitwise_and(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# Bits that a or b has, elementwise. Integers or bool, promoted; shapes broadcast. Not differentiable.
+def bitwise_or(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# Bits that either a or b has, elementwise. Integers or bool, promoted; shapes broadcast. Not differentiable.
+def bitwise_xor(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# a 2^b, elementwise; what leaves the dtype is lost. Integers, promoted; shapes broadcast. Not differentiable.
+def bitwise_left_shift(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# a / 2^b towards minus infinity, elementwise. Integers, promoted; shapes broadcast. Not differentiable.
+def bitwise_right_shift(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# The number of the dtype next to a in the direction of b, elementwise. Floating, promoted; shapes broadcast. Not
+# differentiable.
+def nextafter(a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor: ...
+
+# x, but not below low and not above high, elementwise; NaN where any of them is. low and high: none, or tensors of x's
+# dtype (numbers take it) whose shapes broadcast with x's. The gradient of x is that of out where x lies within the
+# bounds, boundaries included, else that of the bound. x: numeric; out: x's dtype.
+def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor: ...
+
 # A row-major copy of x. x: any shape, dtype and strides; out: the same shape and dtype.
 def contiguous(x: Tensor) -> Tensor: ...
 
@@ -256,7 +433,8 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor: ...
 def index_write_(cache: Tensor, new: Tensor, position: Tensor, axis: int = 0) -> None: ...
 
 # Sum over axes (none given: all). float32 and the 16-bit floats accumulate in float64, float64 with compensation;
-# integers and bool give int64 and wrap. keepdims keeps the axes with size 1. The sum of nothing is 0.
+# signed integers and bool give int64, unsigned ones uint64, and wrap. keepdims keeps the axes with size 1. The sum of
+# nothing is 0.
 def sum(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
 
 # Arithmetic mean over axes (none given: all) of a floating-point tensor, accumulated as sum does. keepdims keeps the
@@ -274,6 +452,61 @@ def min(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = Fal
 # Position of the largest element along one axis (none given: in row-major order over all): int64. The first of equals;
 # the first NaN where there is one. Not differentiable.
 def argmax(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+# Position of the smallest element along one axis (none given: in row-major order over all): int64. The first of equals;
+# the first NaN where there is one. Not differentiable.
+def argmin(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+# Whether any element over axes (none given: all) is true: bool; numbers count as true when they are not zero (NaN is
+# true). keepdims keeps the axes with size 1. Of nothing: false. Not differentiable.
+def any(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+# Whether all elements over axes (none given: all) are true: bool; numbers count as true when they are not zero (NaN is
+# true). keepdims keeps the axes with size 1. Of nothing: true. Not differentiable.
+def all(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+# How many elements over axes (none given: all) are not zero: int64 (NaN is not zero). keepdims keeps the axes with size
+# 1. Not differentiable.
+def count_nonzero(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+# Product over axes (none given: all). Floats accumulate in float64; signed integers and bool give int64, unsigned ones
+# uint64, and wrap. keepdims keeps the axes with size 1. The product of nothing is 1.
+def prod(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+# Variance over axes (none given: all) of a floating-point tensor: the sum of squared deviations from the mean by n -
+# correction (0: of a population, 1: of a sample), accumulated in float64. keepdims keeps the axes with size 1. NaN
+# where n - correction is not positive.
+def var(
+    x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: float = 0.0
+) -> Tensor: ...
+
+# Standard deviation over axes (none given: all) of a floating-point tensor: the root of var. The gradient at 0 is 0.
+def std(
+    x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: float = 0.0
+) -> Tensor: ...
+
+# log(sum(e^x)) over axes (none given: all) of a floating-point tensor, without overflow, accumulated in float64.
+# keepdims keeps the axes with size 1. That of nothing is -inf.
+def logsumexp(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+# Sums of all elements up to each one along an axis. reverse: from the end; exclusive: without the element itself.
+# Floats accumulate in float64; signed integers and bool give int64, unsigned ones uint64, and wrap. out: the same
+# shape.
+def cumulative_sum(x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False) -> Tensor: ...
+
+# Products of all elements up to each one along an axis. reverse: from the end; exclusive: without the element itself.
+# Floats accumulate in float64; signed integers and bool give int64, unsigned ones uint64, and wrap. out: the same
+# shape.
+def cumulative_prod(x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False) -> Tensor: ...
+
+# Positions that sort x along an axis: int64, of x's shape. Stable: equal elements stay in their order; NaN comes behind
+# all numbers (descending: before them). Not differentiable.
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor: ...
+
+# Where each of `values` would have to be inserted into the ascending 1-d `sorted` to keep it so: int64, of the shape of
+# values. side="left": before equal elements, "right": behind them. NaN counts as larger than all numbers. dtypes
+# promote. Not differentiable.
+def searchsorted(sorted: Tensor, values: Tensor, side: Literal["left", "right"] = "left") -> Tensor: ...
 
 # Numbers distributed uniformly on [low, high): 24 random bits each (53 for float64). state: int64 [2], {seed, step};
 # op_id tells the random operators of one step apart; out: `shape`, floating dtype. Not differentiable.
@@ -413,6 +646,9 @@ def qkv_attention(
 class _Full(Protocol):
     def __call__(self, shape: int | Sequence[int], value: float, dtype: DType | str = "float32") -> Tensor: ...
 
+class _FullInteger(Protocol):
+    def __call__(self, shape: int | Sequence[int], value: int, dtype: DType | str = "int64") -> Tensor: ...
+
 class _Arange(Protocol):
     def __call__(self, start: float, stop: float, step: float = 1.0, dtype: DType | str = "float32") -> Tensor: ...
 
@@ -429,14 +665,46 @@ class _SliceBackward(Protocol):
 class _GeluBackward(Protocol):
     def __call__(self, grad: Tensor, x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor: ...
 
+class _SiluBackward(Protocol):
+    def __call__(self, grad: Tensor, x: Tensor) -> Tensor: ...
+
+class _Clip(Protocol):
+    def __call__(self, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor: ...
+
+class _Astype(Protocol):
+    def __call__(self, x: Tensor, dtype: DType | str) -> Tensor: ...
+
 class _Concat(Protocol):
     def __call__(self, tensors: Sequence[Tensor], axis: int = 0) -> Tensor: ...
 
 class _IndexWriteInPlace(Protocol):
     def __call__(self, cache: Tensor, new: Tensor, position: Tensor, axis: int = 0) -> None: ...
 
+class _Sum(Protocol):
+    def __call__(self, x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
 class _SumTo(Protocol):
     def __call__(self, x: Tensor, shape: int | Sequence[int]) -> Tensor: ...
+
+class _Prod(Protocol):
+    def __call__(self, x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor: ...
+
+class _CumulativeSum(Protocol):
+    def __call__(self, x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False) -> Tensor: ...
+
+class _CumulativeProd(Protocol):
+    def __call__(self, x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False) -> Tensor: ...
+
+class _CumulativeProdBackward(Protocol):
+    def __call__(
+        self, grad: Tensor, x: Tensor, axis: int, reverse: bool = False, exclusive: bool = False
+    ) -> Tensor: ...
+
+class _Argsort(Protocol):
+    def __call__(self, x: Tensor, axis: int = -1, descending: bool = False) -> Tensor: ...
+
+class _Searchsorted(Protocol):
+    def __call__(self, sorted: Tensor, values: Tensor, side: Literal["left", "right"] = "left") -> Tensor: ...
 
 class _DropoutBackward(Protocol):
     def __call__(self, grad: Tensor, p: float = 0.5) -> Tensor: ...
@@ -703,17 +971,39 @@ class _QkvAttentionBackward(Protocol):
 @overload
 def private(name: Literal["full"]) -> _Full: ...
 @overload
+def private(name: Literal["full_integer"]) -> _FullInteger: ...
+@overload
 def private(name: Literal["arange"]) -> _Arange: ...
 @overload
 def private(name: Literal["slice_backward"]) -> _SliceBackward: ...
 @overload
 def private(name: Literal["gelu_backward"]) -> _GeluBackward: ...
 @overload
+def private(name: Literal["silu_backward"]) -> _SiluBackward: ...
+@overload
+def private(name: Literal["clip"]) -> _Clip: ...
+@overload
+def private(name: Literal["astype"]) -> _Astype: ...
+@overload
 def private(name: Literal["concat"]) -> _Concat: ...
 @overload
 def private(name: Literal["index_write_"]) -> _IndexWriteInPlace: ...
 @overload
+def private(name: Literal["sum"]) -> _Sum: ...
+@overload
 def private(name: Literal["sum_to"]) -> _SumTo: ...
+@overload
+def private(name: Literal["prod"]) -> _Prod: ...
+@overload
+def private(name: Literal["cumulative_sum"]) -> _CumulativeSum: ...
+@overload
+def private(name: Literal["cumulative_prod"]) -> _CumulativeProd: ...
+@overload
+def private(name: Literal["cumulative_prod_backward"]) -> _CumulativeProdBackward: ...
+@overload
+def private(name: Literal["argsort"]) -> _Argsort: ...
+@overload
+def private(name: Literal["searchsorted"]) -> _Searchsorted: ...
 @overload
 def private(name: Literal["dropout_backward"]) -> _DropoutBackward: ...
 @overload

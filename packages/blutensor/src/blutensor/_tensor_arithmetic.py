@@ -43,6 +43,18 @@ class Arithmetic:
     def __rtruediv__(self, other: Scalar) -> Tensor:
         return _operators().divide(other, self)  # type: ignore[no-any-return]
 
+    def __floordiv__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().floor_divide(self, other)  # type: ignore[no-any-return]
+
+    def __rfloordiv__(self, other: Scalar) -> Tensor:
+        return _operators().floor_divide(other, self)  # type: ignore[no-any-return]
+
+    def __mod__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().remainder(self, other)  # type: ignore[no-any-return]
+
+    def __rmod__(self, other: Scalar) -> Tensor:
+        return _operators().remainder(other, self)  # type: ignore[no-any-return]
+
     def __pow__(self, other: Tensor | Scalar) -> Tensor:
         return _operators().pow(self, other)  # type: ignore[no-any-return]
 
@@ -52,8 +64,46 @@ class Arithmetic:
     def __matmul__(self, other: Tensor) -> Tensor:
         return _operators().matmul(self, other)  # type: ignore[no-any-return]
 
+    def __and__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().bitwise_and(self, other)  # type: ignore[no-any-return]
+
+    def __rand__(self, other: Scalar) -> Tensor:
+        return _operators().bitwise_and(other, self)  # type: ignore[no-any-return]
+
+    def __or__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().bitwise_or(self, other)  # type: ignore[no-any-return]
+
+    def __ror__(self, other: Scalar) -> Tensor:
+        return _operators().bitwise_or(other, self)  # type: ignore[no-any-return]
+
+    def __xor__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().bitwise_xor(self, other)  # type: ignore[no-any-return]
+
+    def __rxor__(self, other: Scalar) -> Tensor:
+        return _operators().bitwise_xor(other, self)  # type: ignore[no-any-return]
+
+    def __lshift__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().bitwise_left_shift(self, other)  # type: ignore[no-any-return]
+
+    def __rlshift__(self, other: Scalar) -> Tensor:
+        return _operators().bitwise_left_shift(other, self)  # type: ignore[no-any-return]
+
+    def __rshift__(self, other: Tensor | Scalar) -> Tensor:
+        return _operators().bitwise_right_shift(self, other)  # type: ignore[no-any-return]
+
+    def __rrshift__(self, other: Scalar) -> Tensor:
+        return _operators().bitwise_right_shift(other, self)  # type: ignore[no-any-return]
+
+    def __invert__(self) -> Tensor:
+        return _operators().bitwise_invert(self)  # type: ignore[no-any-return]
+
     def __neg__(self) -> Tensor:
         return _operators().negative(self)  # type: ignore[no-any-return]
+
+    def __pos__(self) -> Tensor:
+        from .elementwise import positive
+
+        return positive(self)  # type: ignore[arg-type]
 
     def __abs__(self) -> Tensor:
         return _operators().abs(self)  # type: ignore[no-any-return]

@@ -99,6 +99,8 @@ class Methods:
         """
         if self._recorded():
             self._replace("fill_", lambda: self._full(value, self.shape))
+        elif isinstance(value, int) and abs(value) > 2**53:  # which float64, fill_'s attribute, does not hold
+            _operators().copy_(self, self._full(value))
         else:
             _operators().fill_(self, value)
         return self
@@ -204,6 +206,30 @@ class Methods:
     def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
         """Largest element over axes, by default all; NaN when there is one."""
         return _operators().max(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Smallest element over axes, by default all; NaN when there is one."""
+        return _operators().min(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Product over axes, by default all."""
+        return _operators().prod(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def any(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Whether any element over axes, by default all, is not zero."""
+        return _operators().any(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def all(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Whether all elements over axes, by default all, are not zero."""
+        return _operators().all(self, axis, keepdims)  # type: ignore[no-any-return]
+
+    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+        """Variance over axes, by default all: squared deviations by n - correction."""
+        return _operators().var(self, axis, keepdims, correction)  # type: ignore[no-any-return]
+
+    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+        """Standard deviation over axes, by default all: the root of `var`."""
+        return _operators().std(self, axis, keepdims, correction)  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
         from .indexing import get_item

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import dtypes
+import numpy as np
+
+from . import _operators, dtypes
+from ._arguments import integer
 from ._calls import arange_on, full_on
 from .devices import as_device
+from .errors import DTypeError
 from .interop import asarray, empty, from_dlpack
 from .tensor import Scalar, Tensor
 
-__all__ = ["arange", "asarray", "empty", "empty_like", "from_dlpack", "full", "full_like", "ones", "ones_like",
-           "zeros", "zeros_like"]  # fmt: skip
+__all__ = ["arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like", "linspace", "ones",
+           "ones_like", "zeros", "zeros_like"]  # fmt: skip
 
 Shape = int | Sequence[int]
 
@@ -22,21 +26,28 @@ def full(
     """A tensor of one value; dtype defaults to bool, int64 or float32 by the value's type.
 
     `device` is "cpu" or "cuda:<index>"; the default device unless given, as everywhere here.
+
+    Raises:
+        DTypeError: A value that is no real number.
+        ShapeError: An integer out of the range of the integer dtype.
     """
+    if isinstance(fill_value, np.generic):
+        fill_value = fill_value.item()
+    if not isinstance(fill_value, (bool, int, float)):
+        raise DTypeError(f"[full] expected a number, got {fill_value!r}")
     if dtype is None:
-        kind = {bool: dtypes.bool_, int: dtypes.int64}.get(type(fill_value), dtypes.float32)
-        dtype = kind
+        dtype = dtypes.scalar_dtype(fill_value, None)
     return full_on(shape, fill_value, dtype, as_device("full", device))
 
 
-def zeros(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str | None = None) -> Tensor:
-    """A tensor of zeros."""
-    return full(shape, 0, dtype=dtype, device=device)
+def zeros(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
+    """A tensor of zeros, float32 unless another dtype is given."""
+    return full(shape, 0, dtype=dtypes.float32 if dtype is None else dtype, device=device)
 
 
-def ones(shape: Shape, *, dtype: dtypes.DType | str = dtypes.float32, device: str | None = None) -> Tensor:
-    """A tensor of ones."""
-    return full(shape, 1, dtype=dtype, device=device)
+def ones(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
+    """A tensor of ones, float32 unless another dtype is given."""
+    return full(shape, 1, dtype=dtypes.float32 if dtype is None else dtype, device=device)
 
 
 def full_like(
@@ -77,3 +88,57 @@ def arange(
         integral = all(isinstance(v, int) for v in (start, stop, step))
         dtype = dtypes.int64 if integral else dtypes.float32
     return arange_on(start, stop, step, dtype, as_device("arange", device))
+
+
+def linspace(
+    start: float,
+    stop: float,
+    /,
+    num: int,
+    *,
+    dtype: dtypes.DType | str | None = None,
+    device: str | None = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` numbers at equal distances from start to stop (1-d), computed in float64; float32 unless a dtype is given.
+
+    Args:
+        start: The first number.
+        stop: The last one, or with `endpoint=False` the one after it.
+        num: How many, at least 0.
+        dtype: Of the result; integers are truncated.
+        device: Of the result.
+        endpoint: Whether stop is the last number.
+
+    Raises:
+        ShapeError: A negative `num`.
+    """
+    count = integer("linspace", "num", num, least=0)
+    target, key = dtypes.float32 if dtype is None else dtypes.as_dtype(dtype), as_device("linspace", device)
+    gaps = count - 1 if endpoint else count
+    index = arange_on(0, count, 1, dtypes.float64, key)
+    if gaps > 0:
+        line = index * ((stop - start) / gaps) + float(start)
+        if endpoint:
+            line = _operators.where(_operators.less(index, float(gaps)), line, float(stop))
+    else:
+        line = index + float(start)
+    return line.astype(target)
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: dtypes.DType | str | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """A matrix [n_rows, n_cols] with ones on its k-th diagonal and zeros elsewhere; float32 unless a dtype is given."""
+    rows = integer("eye", "n_rows", n_rows, least=0)
+    columns = rows if n_cols is None else integer("eye", "n_cols", n_cols, least=0)
+    key = as_device("eye", device)
+    down = arange_on(0, rows, 1, dtypes.int64, key).reshape(rows, 1)
+    along = arange_on(0, columns, 1, dtypes.int64, key)
+    return _operators.equal(down + integer("eye", "k", k), along).astype(dtypes.float32 if dtype is None else dtype)

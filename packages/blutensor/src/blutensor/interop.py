@@ -92,15 +92,27 @@ def to_capsule(tensor: Tensor, copy: bool | None = None, stream: Any = None) -> 
     return _python.PyCapsule_New(managed, _DLTENSOR, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
 
 
-def from_dlpack(x: Any) -> Tensor:
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
     """A tensor over the memory of any object with `__dlpack__` on the cpu or a GPU, without a copy.
 
     The memory of a GPU is ready when what its owner had started is done: no synchronization of the host.
 
+    Args:
+        x: The object.
+        device: Where the tensor shall be: by default where x is.
+        copy: True copies always, False never (an error when it would have to), None when needed.
+
     Raises:
         DTypeError: No DLPack object, another device, or an element type that has no counterpart here.
+        ShapeError: A copy is needed and `copy` is False.
         UnsupportedError: A GPU that cannot be used here.
     """
+    shared = _shared_memory(x)
+    return shared if device is None and copy is None else asarray(shared, device=device, copy=copy)
+
+
+def _shared_memory(x: Any) -> Tensor:
+    """`from_dlpack` without a copy."""
     if not hasattr(x, "__dlpack__"):
         raise DTypeError(f"[from_dlpack] expected an object with __dlpack__, got {type(x).__name__}")
     device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (1, 0)
@@ -200,10 +212,8 @@ def sizes_of(op: str, shape: int | Sequence[int]) -> tuple[int, ...]:
     return sizes
 
 
-def empty(
-    shape: int | Sequence[int], *, dtype: dtypes.DType | str = dtypes.float32, device: str | None = None
-) -> Tensor:
-    """Uninitialised memory, row-major, on the default device unless one is given.
+def empty(shape: int | Sequence[int], *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
+    """Uninitialised memory, row-major, float32 on the default device unless others are given.
 
     Raises:
         DTypeError: No name of a device.
@@ -214,7 +224,7 @@ def empty(
     key = as_device("empty", device)
     sizes = sizes_of("empty", shape)
     out = _native.OwnedHandle()
-    number = dtypes.as_dtype(dtype).number
+    number = (dtypes.float32 if dtype is None else dtypes.as_dtype(dtype)).number
     _native.check(_lib.blutensor_empty(_native.int64_array(sizes), len(sizes), number, *key, out))
     return Tensor._adopt(out)
 

@@ -91,7 +91,7 @@ def render() -> str:
     lines = HEADER.splitlines()
     lines += [
         "",
-        "__all__ = [",
+        "__all__ = [  # noqa: RUF022",
         *(f"    {_quoted(name)}," for name in sorted(spec.name for spec in public if spec.name not in WRAPPED)),
         "]",
     ]

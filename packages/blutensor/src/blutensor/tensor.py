@@ -280,6 +280,19 @@ class Tensor(Methods, Arithmetic):
         kind, index = self._fixed()[3]
         return (2 if kind == 1 else 1, index)
 
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The functions of the Python array API standard: the module `blutensor`.
+
+        Raises:
+            DTypeError: A version of the standard that it does not follow.
+        """
+        import blutensor
+
+        from .namespace import checked_version
+
+        checked_version(api_version)
+        return blutensor
+
     # ---------------------------------------------------------------- devices
 
     def to(self, device: str | dtypes.DType | None = None, dtype: dtypes.DType | str | None = None) -> Tensor:
@@ -299,6 +312,10 @@ class Tensor(Methods, Arithmetic):
         if key == converted._fixed()[3]:
             return converted
         return _transfer().moved(converted, key)  # type: ignore[no-any-return]
+
+    def to_device(self, device: str, /, *, stream: object = None) -> Tensor:
+        """`to(device)`, by the name of the array API standard; work is in order without `stream`."""
+        return self.to(device)
 
     def cpu(self) -> Tensor:
         """`to("cpu")`."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
-INTEGERS = ("int64", "int32", "uint8", "uint16")
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 EDGES = (0, 1, 3, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 4099)
 
 
@@ -65,6 +65,11 @@ def anything(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Away from zero, positive."""
     return np.abs(rng.standard_normal(shape)) + 0.5
+
+
+def unit(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Between -0.9 and 0.9."""
+    return rng.uniform(-0.9, 0.9, shape)
 
 
 def away(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -119,6 +124,47 @@ def positions(rng: np.random.Generator) -> Iterator[Case]:
     for case in reductions(rng):
         if not isinstance(case.attrs["axis"], tuple):
             yield Case((np.round(case.inputs[0]),), case.attrs, strided=True)  # type: ignore[call-overload]
+
+
+def products(rng: np.random.Generator) -> Iterator[Case]:
+    """Factors near 1, whose products neither overflow nor vanish."""
+    for case in reductions(rng):
+        yield Case((np.exp(0.01 * case.inputs[0]),), case.attrs, strided=True, terms=case.terms)  # type: ignore[operator]
+
+
+def scans(draw: Callable[[Array], Array]) -> Callable[..., Iterator[Case]]:
+    """Lines around warps, blocks and stretches, along every axis, in both directions."""
+
+    def cases(rng: np.random.Generator) -> Iterator[Case]:
+        for n in (0, 1, 31, 33, 255, 257, 1025, 5000):
+            yield Case((draw(normal(rng, n)),), {"axis": 0}, terms=max(n, 1))
+        for axis in (0, 1, -1):
+            for reverse, exclusive in ((False, True), (True, False)):
+                attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
+                yield Case((draw(normal(rng, 5, 300, 7)),), attrs, strided=not reverse, terms=300)
+
+    return cases
+
+
+def sorts(rng: np.random.Generator) -> Iterator[Case]:
+    for n in (0, 1, 2, 3, 31, 257, 1000):
+        yield Case((np.round(3 * normal(rng, n)),), {"axis": 0})
+    for axis in (0, 1, 2):
+        yield Case((np.round(3 * normal(rng, 4, 37, 9)),), {"axis": axis, "descending": axis == 1}, strided=True)
+
+
+def searches(rng: np.random.Generator) -> Iterator[Case]:
+    for n in (0, 1, 2, 33, 1000):
+        for side in ("left", "right"):
+            line, values = np.sort(np.round(9 * np.abs(normal(rng, n)))), np.round(9 * np.abs(normal(rng, 7, 33)))
+            yield Case((line, values), {"side": side})
+
+
+def clips(rng: np.random.Generator) -> Iterator[Case]:
+    for n in EDGES:
+        yield Case((anything(rng, (n,)), np.array(-1.0), np.array(1.0)))
+    yield Case((anything(rng, (5, 37, 24)), anything(rng, (37, 1)), None), strided=True, terms=120)
+    yield Case((anything(rng, (5, 24)), None, anything(rng, (24,))), terms=5)
 
 
 def concat(rng: np.random.Generator) -> Iterator[Case]:
@@ -337,6 +383,16 @@ PLANS: dict[str, Plan] = {
     **{n: Plan(unary(positive), FLOATS, NARROW) for n in ("log",)},
     **{n: Plan(unary(positive), FLOATS, FLOATS) for n in ("sqrt", "rsqrt")},
     "reciprocal": Plan(unary(away), FLOATS, FLOATS),
+    "relu": Plan(unary(anything), NUMERIC, NUMERIC),
+    **{n: Plan(unary(anything), FLOATS, NARROW) for n in ("sigmoid", "silu")},
+    **{n: Plan(unary(unit), FLOATS) for n in ("asin", "acos", "atanh", "log1p", "tan")},
+    **{n: Plan(unary(anything), FLOATS) for n in ("sin", "cos", "atan", "sinh", "cosh", "asinh", "expm1")},
+    **{n: Plan(unary(positive), FLOATS) for n in ("log2", "log10")},
+    "acosh": Plan(unary(lambda rng, shape: 1 + positive(rng, shape)), FLOATS),
+    **{n: Plan(unary(anything), NUMERIC, NUMERIC) for n in ("floor", "ceil", "trunc", "round")},
+    "bitwise_invert": Plan(unary(anything), (*INTEGERS, "bool"), (*INTEGERS, "bool")),
+    "isinf": Plan(unary(anything), EVERY, EVERY),
+    "signbit": Plan(unary(anything), FLOATS, FLOATS),
     "gelu": Plan(
         lambda rng: (
             Case(c.inputs, {"approximate": form}, c.strided) for form in ("none", "tanh") for c in unary(anything)(rng)
@@ -348,6 +404,15 @@ PLANS: dict[str, Plan] = {
     **{n: Plan(binary(anything), NUMERIC, NUMERIC) for n in ("add", "subtract", "multiply", "maximum", "minimum")},
     "divide": Plan(binary(away), FLOATS, FLOATS),
     "pow": Plan(binary(positive), FLOATS),
+    **{n: Plan(binary(away), NUMERIC, NUMERIC) for n in ("floor_divide", "remainder")},
+    **{n: Plan(binary(away), FLOATS) for n in ("atan2", "hypot", "logaddexp")},
+    **{n: Plan(binary(away), FLOATS, FLOATS) for n in ("copysign", "nextafter")},
+    **{
+        n: Plan(binary(anything), (*INTEGERS, "bool"), (*INTEGERS, "bool"))
+        for n in ("bitwise_and", "bitwise_or", "bitwise_xor")
+    },
+    **{n: Plan(binary(anything), INTEGERS, INTEGERS) for n in ("bitwise_left_shift", "bitwise_right_shift")},
+    "clip": Plan(clips, NUMERIC, NUMERIC),
     **{
         n: Plan(binary(anything), EVERY, EVERY)
         for n in (
@@ -369,7 +434,14 @@ PLANS: dict[str, Plan] = {
     "sum": Plan(reductions, FLOATS, (), named("sum")),
     "mean": Plan(reductions, FLOATS, (), named("mean")),
     **{n: Plan(reductions, NUMERIC, INTEGERS) for n in ("max", "min")},
-    "argmax": Plan(positions, NUMERIC, NUMERIC),
+    **{n: Plan(positions, NUMERIC, NUMERIC) for n in ("argmax", "argmin")},
+    **{n: Plan(reductions, EVERY, EVERY) for n in ("any", "all", "count_nonzero")},
+    "prod": Plan(products, FLOATS),
+    **{n: Plan(reductions, FLOATS) for n in ("var", "std", "logsumexp")},
+    "cumulative_sum": Plan(scans(lambda x: x), NUMERIC, INTEGERS),
+    "cumulative_prod": Plan(scans(lambda x: np.exp(0.01 * x)), NUMERIC, INTEGERS),
+    "argsort": Plan(sorts, EVERY, EVERY),
+    "searchsorted": Plan(searches, NUMERIC, NUMERIC),
     "matmul": Plan(matmul, FLOATS, (), named("matmul")),
     "linear": Plan(linear, FLOATS, (), torch_linear),
     "mlp": Plan(mlp, FLOATS, (), torch_mlp),
@@ -397,7 +469,7 @@ PLANS: dict[str, Plan] = {
 # Operators without a public function of tensors alone, and the tests that call them: gradients of the operators above,
 # writes in place, creation, random numbers and optimizers.
 ELSEWHERE = {
-    **dict.fromkeys(("full", "arange"), "test_creation"),
+    **dict.fromkeys(("full", "full_integer", "arange"), "test_creation"),
     **dict.fromkeys(("uniform", "normal", "dropout", "dropout_backward", "rng_advance_"), "test_random_bits"),
     **dict.fromkeys(("copy_", "add_", "sub_", "mul_", "div_", "fill_", "index_write_"), "test_writes"),
     **dict.fromkeys(("gather", "scatter_", "index_positions", "nonzero_indices"), "test_indexing_cuda"),
@@ -408,6 +480,8 @@ ELSEWHERE = {
     "slice_backward": "test_slice_gradient",
     "sum_to": "add",
     "gelu_backward": "gelu",
+    "silu_backward": "silu",
+    "cumulative_prod_backward": "cumulative_prod",
     **dict.fromkeys(("linear_input_grad", "linear_weight_grad", "linear_weight_grad_"), "linear"),
     **dict.fromkeys(("layer_norm_backward", "layer_norm_backward_"), "layer_norm"),
     **dict.fromkeys(("embedding_backward", "embedding_backward_"), "embedding"),

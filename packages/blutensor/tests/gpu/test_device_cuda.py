@@ -13,7 +13,21 @@ import pytest
 
 import blutensor as bt
 
-DTYPES = ["float32", "bfloat16", "float16", "float64", "int64", "int32", "uint8", "uint16", "bool"]
+DTYPES = [
+    "float32",
+    "bfloat16",
+    "float16",
+    "float64",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+]
 
 
 def values(shape: tuple[int, ...], dtype: str) -> Any:

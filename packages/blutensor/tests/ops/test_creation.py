@@ -11,7 +11,20 @@ from layer_checks import poison
 
 import blutensor as bt
 
-DTYPES = ["float32", "float64", "float16", "int64", "int32", "uint8", "uint16", "bool"]
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+]
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 0, 2), (513,), (300, 301)], ids=str)

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// C: float, double or int64_t, whichever holds every value of the source's dtype.
+// C: float, double, int64_t or uint64_t, whichever holds every value of the source's dtype.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     cast_any(void* to, DType to_dtype, const void* from, DType from_dtype, StridedIndex<2> index, int64_t numel) {
@@ -130,6 +130,8 @@ void copy_view(const View& destination, const View& source, cudaStream_t stream)
       run(cast_any<double>);
     else if (is_floating(source.dtype))
       run(cast_any<float>);
+    else if (source.dtype == DType::uint64)
+      run(cast_any<uint64_t>);
     else
       run(cast_any<int64_t>);
   }

@@ -22,12 +22,13 @@ inline float round_to_odd(double value) {
   return std::bit_cast<float>(word | 1u);
 }
 
-// An int64 as double, rounded to odd.
-inline double round_to_odd(int64_t value) {
-  uint64_t magnitude = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+// An integer as double, rounded to odd.
+inline double round_to_odd(uint64_t magnitude) {
   if (magnitude >> 53) magnitude = (magnitude & ~uint64_t{2047}) | ((magnitude & 2047) ? 2048 : 0);
-  const double result = static_cast<double>(magnitude);
-  return value < 0 ? -result : result;
+  return static_cast<double>(magnitude);
+}
+inline double round_to_odd(int64_t value) {
+  return value < 0 ? -round_to_odd(0 - static_cast<uint64_t>(value)) : round_to_odd(static_cast<uint64_t>(value));
 }
 
 template <class T>
@@ -47,7 +48,8 @@ To convert(From value) {
     } else if constexpr (std::is_same_v<From, double>) {
       return To(round_to_odd(value));
     } else {
-      return To(round_to_odd(round_to_odd(static_cast<int64_t>(value))));
+      using Wide = std::conditional_t<std::is_same_v<From, uint64_t>, uint64_t, int64_t>;
+      return To(round_to_odd(round_to_odd(static_cast<Wide>(value))));
     }
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     constexpr To lowest = std::numeric_limits<To>::min(), highest = std::numeric_limits<To>::max();

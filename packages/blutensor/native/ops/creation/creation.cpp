@@ -15,6 +15,13 @@ void launch_full(const Launch& args) {
   fill_view(args.outputs[0], element);
 }
 
+void launch_full_integer(const Launch& args) {
+  const int64_t value = args.attrs.i(1);
+  alignas(8) unsigned char element[8];
+  kernels().copy.from_to(DType::int64, args.outputs[0].dtype)(1, element, 1, &value, 0);
+  fill_view(args.outputs[0], element);
+}
+
 int64_t arange_length(const Attrs& attrs) {
   const double start = attrs.f(0), stop = attrs.f(1), step = attrs.f(2);
   require(step != 0 && std::isfinite(start) && std::isfinite(stop) && std::isfinite(step),
@@ -54,7 +61,17 @@ void register_creation(OperatorRegistry& registry) {
     return {{call.attrs.dtype(2), call.attrs.ints(0), {}, false}};
   };
   full.launch_cpu = launch_full;
+  Operator full_integer = full;
+  full_integer.name = "full_integer";
+  full_integer.doc =
+      "A tensor of one integer of 64 bits, of which float64, and so full, could not hold all digits; uint64 takes the "
+      "same bits.";
+  full_integer.is_public = false;
+  full_integer.attrs[1].kind = AttrKind::integer;
+  full_integer.attrs[2].default_value = Attr::of_dtype(DType::int64);
+  full_integer.launch_cpu = launch_full_integer;
   registry.add(std::move(full));
+  registry.add(std::move(full_integer));
 
   Operator arange;
   arange.name = "arange";

@@ -18,6 +18,13 @@ void launch_full(const Launch& args) {
   cuda::fill_view(out, element, cuda::stream_of(args));
 }
 
+void launch_full_integer(const Launch& args) {
+  const int64_t value = args.attrs.i(1);
+  alignas(8) unsigned char element[8];
+  kernels().copy.from_to(DType::int64, args.outputs[0].dtype)(1, element, 1, &value, 0);
+  cuda::fill_view(args.outputs[0], element, cuda::stream_of(args));
+}
+
 __global__ void __launch_bounds__(kThreads) arange(void* out, DType dtype, int64_t length, double start, double step) {
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < length; i += stride)
@@ -37,6 +44,7 @@ void launch_arange(const Launch& args) {
 
 void add_creation_cuda(CudaTable& table) {
   table.add("full", launch_full);
+  table.add("full_integer", launch_full_integer);
   table.add("arange", launch_arange);
 }
 

@@ -10,6 +10,8 @@ const CudaTable& cuda_table() {
     add_copy_cuda(t);
     add_creation_cuda(t);
     add_reduce_cuda(t);
+    add_scan_cuda(t);
+    add_sort_cuda(t);
     add_random_cuda(t);
     add_matmul_cuda(t);
     add_linear_cuda(t);

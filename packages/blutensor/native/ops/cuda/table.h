@@ -41,6 +41,8 @@ void add_elementwise_cuda(CudaTable& table);
 void add_copy_cuda(CudaTable& table);
 void add_creation_cuda(CudaTable& table);
 void add_reduce_cuda(CudaTable& table);
+void add_scan_cuda(CudaTable& table);
+void add_sort_cuda(CudaTable& table);
 void add_random_cuda(CudaTable& table);
 void add_matmul_cuda(CudaTable& table);
 void add_linear_cuda(CudaTable& table);

@@ -1,7 +1,7 @@
 // What CUDA kernels are made of: element types on the device, conversions, 16-byte packs, strided indexing.
 //
-// In memory elements are float, __nv_bfloat16, __half, double, int64_t, int32_t, uint8_t, uint16_t and bool; kernels
-// compute on the 16-bit floats in float. visit_device() turns a DType into such a type.
+// In memory elements are float, __nv_bfloat16, __half, double, integers of every width and bool; kernels compute on the
+// 16-bit floats in float. visit_device() turns a DType into such a type.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -42,6 +42,14 @@ decltype(auto) visit_device(DType dtype, F&& f) {
       return f(TypeTag<uint16_t>{});
     case DType::boolean:
       return f(TypeTag<bool>{});
+    case DType::int8:
+      return f(TypeTag<int8_t>{});
+    case DType::int16:
+      return f(TypeTag<int16_t>{});
+    case DType::uint32:
+      return f(TypeTag<uint32_t>{});
+    case DType::uint64:
+      return f(TypeTag<uint64_t>{});
   }
   fail(Status::invalid_type, "unknown dtype number ", static_cast<int>(dtype));
 }
@@ -90,11 +98,13 @@ __device__ inline float round_to_odd_float(double value) {
   if (fabs(back) > fabs(value)) --word;  // towards zero
   return __uint_as_float(word | 1u);
 }
-__device__ inline double round_to_odd_double(int64_t value) {
-  uint64_t magnitude = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+__device__ inline double round_to_odd_double(uint64_t magnitude) {
   if (magnitude >> 53) magnitude = (magnitude & ~uint64_t{2047}) | ((magnitude & 2047) ? 2048 : 0);
-  const double result = static_cast<double>(magnitude);
-  return value < 0 ? -result : result;
+  return static_cast<double>(magnitude);
+}
+__device__ inline double round_to_odd_double(int64_t value) {
+  return value < 0 ? -round_to_odd_double(0 - static_cast<uint64_t>(value))
+                   : round_to_odd_double(static_cast<uint64_t>(value));
 }
 
 template <class To, class From>
@@ -111,7 +121,8 @@ __device__ inline To convert(From value) {
     if constexpr (std::is_same_v<From, double>) {
       return convert<To>(round_to_odd_float(value));
     } else if constexpr (!std::is_same_v<From, float>) {
-      return convert<To>(round_to_odd_float(round_to_odd_double(static_cast<int64_t>(value))));
+      using Wide = std::conditional_t<std::is_same_v<From, uint64_t>, uint64_t, int64_t>;
+      return convert<To>(round_to_odd_float(round_to_odd_double(static_cast<Wide>(value))));
     } else if constexpr (std::is_same_v<To, __half>) {
       return __float2half_rn(value);
     } else {
@@ -127,7 +138,7 @@ __device__ inline To convert(From value) {
   }
 }
 
-// Element i of memory of a dtype known at run time, converted to C (float, double or int64_t): a switch that all
+// Element i of memory of a dtype known at run time, converted to C (float, double, int64_t or uint64_t): a switch that all
 // threads of a grid take alike. A bool may hold any byte: not zero is true.
 template <class C>
 __device__ inline C load_element(const void* p, int64_t i, DType dtype) {
@@ -148,6 +159,14 @@ __device__ inline C load_element(const void* p, int64_t i, DType dtype) {
       return convert<C>(static_cast<const uint8_t*>(p)[i]);
     case DType::uint16:
       return convert<C>(static_cast<const uint16_t*>(p)[i]);
+    case DType::int8:
+      return convert<C>(static_cast<const int8_t*>(p)[i]);
+    case DType::int16:
+      return convert<C>(static_cast<const int16_t*>(p)[i]);
+    case DType::uint32:
+      return convert<C>(static_cast<const uint32_t*>(p)[i]);
+    case DType::uint64:
+      return convert<C>(static_cast<const uint64_t*>(p)[i]);
     default:
       return static_cast<C>(static_cast<const uint8_t*>(p)[i] != 0);
   }
@@ -178,6 +197,18 @@ __device__ inline void store_element(void* p, int64_t i, DType dtype, C value) {
       break;
     case DType::uint16:
       static_cast<uint16_t*>(p)[i] = convert<uint16_t>(value);
+      break;
+    case DType::int8:
+      static_cast<int8_t*>(p)[i] = convert<int8_t>(value);
+      break;
+    case DType::int16:
+      static_cast<int16_t*>(p)[i] = convert<int16_t>(value);
+      break;
+    case DType::uint32:
+      static_cast<uint32_t*>(p)[i] = convert<uint32_t>(value);
+      break;
+    case DType::uint64:
+      static_cast<uint64_t*>(p)[i] = convert<uint64_t>(value);
       break;
     default:
       static_cast<uint8_t*>(p)[i] = convert<bool>(value);

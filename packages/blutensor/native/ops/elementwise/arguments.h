@@ -6,18 +6,8 @@
 
 namespace blutensor {
 
-// The dtype in which an operator works on tensors of `dtype`: float32 for the 16-bit floats.
-constexpr DType compute_dtype(DType dtype) {
-  return dtype == DType::bfloat16 || dtype == DType::float16 ? DType::float32 : dtype;
-}
-
-constexpr bool has_bool_result(UnaryOp op) { return op >= UnaryOp::isnan; }
-constexpr bool has_bool_operands(UnaryOp op) { return op == UnaryOp::logical_not; }
-constexpr bool has_bool_result(BinaryOp op) { return op >= BinaryOp::equal; }
-constexpr bool has_bool_operands(BinaryOp op) { return op >= BinaryOp::logical_and; }
-
 inline void run_unary(UnaryOp op, const View& out, const View& a) {
-  const DType compute = has_bool_operands(op) ? DType::boolean : compute_dtype(a.dtype);
+  const DType compute = compute_dtype(op, a.dtype);
   const UnaryKernel kernel = kernels().elementwise.unary[static_cast<int>(op)][static_cast<int>(compute)];
   const BlockOperand inputs[] = {{&a, compute}};
   block_loop({&out, has_bool_result(op) ? DType::boolean : compute}, inputs, false,
@@ -26,7 +16,7 @@ inline void run_unary(UnaryOp op, const View& out, const View& a) {
 
 // `dtype`: the common dtype of the operands.
 inline void run_binary(BinaryOp op, DType dtype, const View& out, const View& a, const View& b) {
-  const DType compute = has_bool_operands(op) ? DType::boolean : compute_dtype(dtype);
+  const DType compute = compute_dtype(op, dtype);
   const BinaryKernel kernel = kernels().elementwise.binary[static_cast<int>(op)][static_cast<int>(compute)];
   const BlockOperand inputs[] = {{&a, compute}, {&b, compute}};
   block_loop({&out, has_bool_result(op) ? DType::boolean : compute}, inputs, true,

@@ -2,6 +2,7 @@
 #include "ops/copy/convert.h"
 #include "ops/elementwise/arguments.h"
 #include "ops/elementwise/compose.h"
+#include "ops/elementwise/descriptors.h"
 #include "ops/elementwise/elementwise.h"
 
 namespace blutensor {
@@ -9,62 +10,6 @@ namespace blutensor {
 namespace {
 
 const OpRef multiply{"multiply"}, divide{"divide"}, negative{"negative"}, equal{"equal"}, where{"where"}, power{"pow"};
-
-template <BinaryOp op>
-void launch_binary(const Launch& args) {
-  run_binary(op, promote(args.inputs[0].dtype, args.inputs[1].dtype), args.outputs[0], args.inputs[0], args.inputs[1]);
-}
-
-InferFn infer_binary(std::string name, BinaryOp op) {
-  return [name = std::move(name), op](const OpCall& call) -> std::vector<TensorSpec> {
-    const Tensor &a = call.inputs[0], &b = call.inputs[1];
-    const DType dtype = promote(a.dtype(), b.dtype());
-    const DType compute = has_bool_operands(op) ? DType::boolean : compute_dtype(dtype);
-    const bool defined = kernels().elementwise.binary[static_cast<int>(op)][static_cast<int>(compute)] != nullptr;
-    require_type(defined, "[", name, "] expected ", op == BinaryOp::divide ? "floating-point" : "numeric",
-                 " tensors, got ", dtype_name(a.dtype()), " and ", dtype_name(b.dtype()),
-                 "; convert one first: astype(x, float32)");
-    return {{has_bool_result(op) ? DType::boolean : dtype,
-             broadcast_shapes(a.shape(), b.shape(), name.c_str()),
-             {},
-             false}};
-  };
-}
-
-template <BinaryOp op>
-Operator binary(const char* name, const char* doc, const char* category) {
-  Operator o;
-  o.name = name;
-  o.doc = doc;
-  o.category = category;
-  o.inputs = {{.name = "a", .accepts_scalar = true}, {.name = "b", .accepts_scalar = true}};
-  o.output_names = {"out"};
-  o.infer = infer_binary(name, op);
-  o.launch_cpu = launch_binary<op>;
-  return o;
-}
-
-// `derivative(context, g, i)`: the gradient of input i before it is summed over broadcast axes.
-using Derivative = Tensor (*)(GradContext& context, const Tensor& g, int i);
-
-template <BinaryOp op>
-Operator differentiable(const char* name, const char* doc, uint64_t save_inputs, uint64_t save_outputs,
-                        Derivative derivative, const char* domain = "normal") {
-  Operator o = binary<op>(name, doc, "Arithmetic");
-  o.save_inputs = save_inputs;
-  o.save_outputs = save_outputs;
-  o.gradient = [derivative](GradContext& context) -> Tensors {
-    Tensors gradients(2);
-    const Tensor g = context.grad_output(0);
-    if (!g.defined()) return gradients;
-    for (int i = 0; i < 2; ++i)
-      if (context.needs(i))
-        gradients[static_cast<size_t>(i)] = reduced_to(derivative(context, g, i), context.input_spec(i));
-    return gradients;
-  };
-  o.grad_cases = {{{{3, 5}, {3, 5}}, {}, domain}, {{{2, 1, 4}, {3, 1}}, {}, domain}, {{{2, 3}, {}}, {}, domain}};
-  return o;
-}
 
 // All of g where the operand was chosen, half where both are equal.
 template <bool greater>
@@ -150,17 +95,17 @@ void register_where(OperatorRegistry& registry) {
 void register_binary(OperatorRegistry& registry) {
   using C = GradContext&;
   using T = const Tensor&;
-  registry.add(differentiable<BinaryOp::add>("add",
-                                             "a + b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 0,
-                                             0, [](C, T g, int) -> Tensor { return g; }));
-  registry.add(differentiable<BinaryOp::subtract>(
-      "subtract", "a - b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 0, 0,
-      [](C, T g, int i) -> Tensor { return i == 0 ? g : negative({g}); }));
-  registry.add(differentiable<BinaryOp::multiply>(
-      "multiply", "a b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 3, 0,
-      [](C context, T g, int i) -> Tensor { return multiply({g, context.input(1 - i)}); }));
-  registry.add(differentiable<BinaryOp::divide>(
-      "divide",
+  registry.add(differentiable(BinaryOp::add, "add",
+                              "a + b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 0, 0,
+                              [](C, T g, int) -> Tensor { return g; }));
+  registry.add(differentiable(BinaryOp::subtract, "subtract",
+                              "a - b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 0, 0,
+                              [](C, T g, int i) -> Tensor { return i == 0 ? g : negative({g}); }));
+  registry.add(differentiable(BinaryOp::multiply, "multiply",
+                              "a b, elementwise. Shapes broadcast, dtypes promote; integers wrap.", 3, 0,
+                              [](C context, T g, int i) -> Tensor { return multiply({g, context.input(1 - i)}); }));
+  registry.add(differentiable(
+      BinaryOp::divide, "divide",
       "a / b, elementwise. Shapes broadcast, dtypes promote to a floating-point one (two integers are an error).", 2, 1,
       [](C context, T g, int i) -> Tensor {
         const Tensor quotient = divide({g, context.input(1)});
@@ -168,45 +113,42 @@ void register_binary(OperatorRegistry& registry) {
         return multiply({negative({quotient}), context.output(0)});
       },
       "away_from_zero"));
-  registry.add(
-      differentiable<BinaryOp::maximum>("maximum",
-                                        "The larger of a and b, elementwise; NaN where either is. Shapes broadcast, "
-                                        "dtypes promote. The gradient is halved between equal operands.",
-                                        3, 0, extremum_gradient<true>));
-  registry.add(
-      differentiable<BinaryOp::minimum>("minimum",
-                                        "The smaller of a and b, elementwise; NaN where either is. Shapes broadcast, "
-                                        "dtypes promote. The gradient is halved between equal operands.",
-                                        3, 0, extremum_gradient<false>));
-  Operator pow =
-      differentiable<BinaryOp::power>("pow",
-                                      "a to the power b, elementwise. Shapes broadcast, dtypes promote; integers wrap, "
-                                      "and a negative integer exponent truncates towards zero.",
-                                      3, 1, power_gradient, "positive");
+  registry.add(differentiable(BinaryOp::maximum, "maximum",
+                              "The larger of a and b, elementwise; NaN where either is. Shapes broadcast, "
+                              "dtypes promote. The gradient is halved between equal operands.",
+                              3, 0, extremum_gradient<true>));
+  registry.add(differentiable(BinaryOp::minimum, "minimum",
+                              "The smaller of a and b, elementwise; NaN where either is. Shapes broadcast, "
+                              "dtypes promote. The gradient is halved between equal operands.",
+                              3, 0, extremum_gradient<false>));
+  Operator pow = differentiable(BinaryOp::power, "pow",
+                                "a to the power b, elementwise. Shapes broadcast, dtypes promote; integers wrap, "
+                                "and a negative integer exponent truncates towards zero.",
+                                3, 1, power_gradient, "positive");
   pow.launch_cpu = launch_power;
   registry.add(std::move(pow));
 
   const char* logic = "Comparison and logic";
-  registry.add(binary<BinaryOp::equal>(
-      "equal", "a == b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::not_equal>(
-      "not_equal", "a != b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::less>(
-      "less", "a < b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::less_equal>(
-      "less_equal", "a <= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::greater>(
-      "greater", "a > b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::greater_equal>(
-      "greater_equal", "a >= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
-  registry.add(binary<BinaryOp::logical_and>(
-      "logical_and", "a and b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.",
-      logic));
-  registry.add(binary<BinaryOp::logical_or>(
-      "logical_or", "a or b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.",
-      logic));
-  registry.add(binary<BinaryOp::logical_xor>(
-      "logical_xor",
+  registry.add(binary_operator(BinaryOp::equal, "equal",
+                               "a == b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary_operator(BinaryOp::not_equal, "not_equal",
+                               "a != b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary_operator(BinaryOp::less, "less",
+                               "a < b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary_operator(BinaryOp::less_equal, "less_equal",
+                               "a <= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary_operator(BinaryOp::greater, "greater",
+                               "a > b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary_operator(BinaryOp::greater_equal, "greater_equal",
+                               "a >= b, elementwise: bool. Shapes broadcast; compared in the promoted dtype.", logic));
+  registry.add(binary_operator(
+      BinaryOp::logical_and, "logical_and",
+      "a and b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.", logic));
+  registry.add(binary_operator(
+      BinaryOp::logical_or, "logical_or",
+      "a or b, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.", logic));
+  registry.add(binary_operator(
+      BinaryOp::logical_xor, "logical_xor",
       "Either a or b but not both, elementwise: bool; numbers count as true when they are not zero. Shapes broadcast.",
       logic));
   register_where(registry);

@@ -1,4 +1,4 @@
-// Elementwise operators of two tensors: sums, products and the derivative of GELU in kernels of their own, the rest in
+// Elementwise operators of two floating-point tensors: sums, products and the derivative of GELU in kernels of their own, the rest in
 // one kernel per dtype.
 #include "ops/elementwise/cuda.h"
 #include "ops/elementwise/functions.cuh"
@@ -35,6 +35,8 @@ void run_binary(BinaryOp op, DType dtype, const View& out, const View& a, const 
   const View* views[] = {&out, &a, &b};
   const Iteration it = make_iteration(out.shape, views);
   if (it.numel == 0) return;
+  if (!is_floating(dtype)) return run_integer_binary(op, dtype, it, out, a, b, stream);
+  if (is_wide(op) || op == BinaryOp::nextafter) return run_wide_binary(op, dtype, it, out, a, b, stream);
   PackPlan<2> plan;
   const bool one_dtype = a.dtype == b.dtype && out.dtype == (op >= BinaryOp::equal ? DType::boolean : a.dtype);
   if (one_dtype && is_trained(a.dtype) && op != BinaryOp::power &&
@@ -43,10 +45,8 @@ void run_binary(BinaryOp op, DType dtype, const View& out, const View& a, const 
                        [&](auto tag) { launch_packs<typename decltype(tag)::type>(op, out, a, b, plan, stream); });
   } else if (dtype == DType::float64) {
     launch_map_any<double, 2>(it, out, {&a, &b}, AnyBinary{op}, stream);
-  } else if (is_floating(dtype)) {
-    launch_map_any<float, 2>(it, out, {&a, &b}, AnyBinary{op}, stream);
   } else {
-    launch_map_any<int64_t, 2>(it, out, {&a, &b}, AnyBinary{op}, stream);
+    launch_map_any<float, 2>(it, out, {&a, &b}, AnyBinary{op}, stream);
   }
   check_launch("elementwise");
 }

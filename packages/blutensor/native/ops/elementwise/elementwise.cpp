@@ -7,6 +7,8 @@ namespace blutensor {
 void register_elementwise(OperatorRegistry& registry) {
   register_unary(registry);
   register_binary(registry);
+  register_functions(registry);
+  register_binary_functions(registry);
 }
 
 }  // namespace blutensor

@@ -62,6 +62,21 @@ struct GeluErf {
   static F apply(F a) { return simd::gelu_erf(a); }
 };
 
+struct Sigmoid {
+  static F apply(F a) { return simd::sigmoid(a); }
+};
+// Beyond 1000 e^-x is infinite or 0: infinities give the limits.
+inline F bounded(F a) { return simd::min(simd::broadcast(1000.0f), simd::max(simd::broadcast(-1000.0f), a)); }
+struct Silu {
+  static F apply(F a) {
+    const F one = simd::broadcast(1.0f);
+    return simd::max(simd::broadcast(-1000.0f), a) / (one + simd::exp(simd::negate(a)));
+  }
+};
+struct Relu {
+  static F apply(F a) { return simd::max(simd::broadcast(0.0f), a); }  // NaN passes
+};
+
 struct Add {
   static F apply(F a, F b) { return a + b; }
 };
@@ -85,6 +100,12 @@ struct GeluTanhBackward {
 };
 struct GeluErfBackward {
   static F apply(F g, F x) { return g * simd::gelu_erf_gradient(x); }
+};
+struct SiluBackward {
+  static F apply(F g, F x) {
+    const F a = bounded(x), s = simd::sigmoid(a), one = simd::broadcast(1.0f);
+    return g * (s * (one + a * (one - s)));
+  }
 };
 
 struct Equal {
@@ -214,6 +235,9 @@ void use_float32(ElementwiseKernels& kernels) {
   unary_entry(UnaryOp::erf) = unary<Erf>;
   unary_entry(UnaryOp::gelu_tanh) = unary<GeluTanh>;
   unary_entry(UnaryOp::gelu_erf) = unary<GeluErf>;
+  unary_entry(UnaryOp::sigmoid) = unary<Sigmoid>;
+  unary_entry(UnaryOp::silu) = unary<Silu>;
+  unary_entry(UnaryOp::relu) = unary<Relu>;
   unary_entry(UnaryOp::isnan) = is_nan_block;
   unary_entry(UnaryOp::isfinite) = is_finite_block;
   binary_entry(BinaryOp::add) = binary<Add>;
@@ -224,6 +248,7 @@ void use_float32(ElementwiseKernels& kernels) {
   binary_entry(BinaryOp::minimum) = binary<Minimum>;
   binary_entry(BinaryOp::gelu_tanh_backward) = binary<GeluTanhBackward>;
   binary_entry(BinaryOp::gelu_erf_backward) = binary<GeluErfBackward>;
+  binary_entry(BinaryOp::silu_backward) = binary<SiluBackward>;
   binary_entry(BinaryOp::equal) = compare<Equal>;
   binary_entry(BinaryOp::not_equal) = compare<NotEqual>;
   binary_entry(BinaryOp::less) = compare<Less>;

@@ -1,5 +1,5 @@
-// The elementwise operators on one element, by compute type: float, double or int64_t (for every integer and bool; the
-// low bits of a 64-bit result are what the narrower types wrap to).
+// The elementwise operators of floats on one element, by compute type: float or double. Those of integers stand in
+// integer_cuda.cu, those that are computed in double alone in wide_cuda.cu.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +26,50 @@ __device__ inline double gelu_erf_gradient_f64(double x) {
   return 0.5 * erfc(-x * 0.70710678118654752440) + x * exp(x * x * -0.5) * 0.39894228040143267794;
 }
 
+// Beyond 1000 e^-x is infinite or 0: infinities give the limits; NaN passes.
+template <class C>
+__device__ inline C bounded(C x) {
+  return x > C(1000) ? C(1000) : x < C(-1000) ? C(-1000) : x;
+}
+template <class C>
+__device__ inline C sigmoid(C x) {
+  if constexpr (std::is_same_v<C, float>)
+    return __fdiv_rn(1.0f, __fadd_rn(1.0f, exp_f32(-x)));
+  else
+    return 1 / (1 + exp(-x));
+}
+template <class C>
+__device__ inline C silu(C x) {
+  const C above = x < C(-1000) ? C(-1000) : x;
+  if constexpr (std::is_same_v<C, float>)
+    return __fdiv_rn(above, __fadd_rn(1.0f, exp_f32(-x)));
+  else
+    return above / (1 + exp(-x));
+}
+template <class C>
+__device__ inline C silu_gradient(C x) {
+  x = bounded(x);
+  const C s = sigmoid(x);
+  if constexpr (std::is_same_v<C, float>)
+    return __fmul_rn(s, __fadd_rn(1.0f, __fmul_rn(x, __fsub_rn(1.0f, s))));
+  else
+    return s * (1 + x * (1 - s));
+}
+
 // Results of operators that answer with bool are 0 or 1. `fast`: the result is rounded to a 16-bit float.
 template <UnaryOp op, bool fast, class C>
 __device__ inline C apply_unary(C a) {
   constexpr bool single = std::is_same_v<C, float>;
-  constexpr bool floating = std::is_floating_point_v<C>;
   if constexpr (op == UnaryOp::isnan) return a != a ? C(1) : C(0);
   if constexpr (op == UnaryOp::logical_not) return a != C(0) ? C(0) : C(1);
   if constexpr (op == UnaryOp::sign) return a > C(0) ? C(1) : a < C(0) ? C(-1) : a;
-  if constexpr (floating) {
-    if constexpr (op == UnaryOp::isfinite) return a - a == C(0) ? C(1) : C(0);
-    if constexpr (op == UnaryOp::negative) return -a;
-    if constexpr (op == UnaryOp::square) return a * a;
-    if constexpr (op == UnaryOp::reciprocal) return C(1) / a;
-  } else {
-    if constexpr (op == UnaryOp::isfinite) return 1;
-    if constexpr (op == UnaryOp::negative) return static_cast<C>(0 - static_cast<uint64_t>(a));
-    if constexpr (op == UnaryOp::absolute) return a < 0 ? static_cast<C>(0 - static_cast<uint64_t>(a)) : a;
-    if constexpr (op == UnaryOp::square) return static_cast<C>(static_cast<uint64_t>(a) * static_cast<uint64_t>(a));
-  }
+  if constexpr (op == UnaryOp::isfinite) return a - a == C(0) ? C(1) : C(0);
+  if constexpr (op == UnaryOp::negative) return -a;
+  if constexpr (op == UnaryOp::square) return a * a;
+  if constexpr (op == UnaryOp::reciprocal) return C(1) / a;
+  if constexpr (op == UnaryOp::relu) return a < C(0) ? C(0) : a;
+  if constexpr (op == UnaryOp::sigmoid) return sigmoid(a);
+  if constexpr (op == UnaryOp::silu) return silu(a);
   if constexpr (single) {
     if constexpr (op == UnaryOp::absolute) return fabsf(a);
     if constexpr (op == UnaryOp::exp) return exp_f32(a);
@@ -55,7 +80,7 @@ __device__ inline C apply_unary(C a) {
     if constexpr (op == UnaryOp::erf) return erf_f32(a);
     if constexpr (op == UnaryOp::gelu_tanh) return fast ? gelu_tanh_fast(a) : gelu_tanh_f32(a);
     if constexpr (op == UnaryOp::gelu_erf) return fast ? gelu_erf_fast(a) : gelu_erf_f32(a);
-  } else if constexpr (floating) {
+  } else {
     if constexpr (op == UnaryOp::absolute) return fabs(a);
     if constexpr (op == UnaryOp::exp) return exp(a);
     if constexpr (op == UnaryOp::log) return log(a);
@@ -67,18 +92,6 @@ __device__ inline C apply_unary(C a) {
     if constexpr (op == UnaryOp::gelu_erf) return gelu_erf_f64(a);
   }
   return a;  // inference has refused what is not defined
-}
-
-__device__ inline int64_t integer_power(int64_t base, int64_t exponent) {
-  if (exponent < 0) {  // 1 / base^|exponent|, towards zero
-    if (base == 1) return 1;
-    if (base == -1) return exponent & 1 ? -1 : 1;
-    return 0;
-  }
-  uint64_t result = 1, factor = static_cast<uint64_t>(base);
-  for (auto e = static_cast<uint64_t>(exponent); e != 0; e >>= 1, factor *= factor)
-    if (e & 1) result *= factor;
-  return static_cast<int64_t>(result);
 }
 
 // Exponents that are one multiplication or division give what the general form gives, rounded.
@@ -103,30 +116,23 @@ __device__ inline C apply_binary(C a, C b) {
   if constexpr (op == BinaryOp::logical_xor) return (a != C(0)) != (b != C(0)) ? C(1) : C(0);
   if constexpr (op == BinaryOp::maximum) return a != a || a > b ? a : b;  // the first NaN wins
   if constexpr (op == BinaryOp::minimum) return a != a || a < b ? a : b;
-  if constexpr (std::is_floating_point_v<C>) {
-    if constexpr (op == BinaryOp::add) return a + b;
-    if constexpr (op == BinaryOp::subtract) return a - b;
-    if constexpr (op == BinaryOp::multiply) return a * b;
-    if constexpr (op == BinaryOp::divide) return a / b;
-    if constexpr (op == BinaryOp::power) return power(a, b);
-    if constexpr (op == BinaryOp::gelu_tanh_backward) {
-      if constexpr (single)
-        return __fmul_rn(a, fast ? gelu_tanh_gradient_fast(b) : gelu_tanh_gradient_f32(b));
-      else
-        return a * gelu_tanh_gradient_f64(b);
-    }
-    if constexpr (op == BinaryOp::gelu_erf_backward) {
-      if constexpr (single)
-        return __fmul_rn(a, fast ? gelu_erf_gradient_fast(b) : gelu_erf_gradient_f32(b));
-      else
-        return a * gelu_erf_gradient_f64(b);
-    }
-  } else {
-    const auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
-    if constexpr (op == BinaryOp::add) return static_cast<C>(x + y);
-    if constexpr (op == BinaryOp::subtract) return static_cast<C>(x - y);
-    if constexpr (op == BinaryOp::multiply) return static_cast<C>(x * y);
-    if constexpr (op == BinaryOp::power) return integer_power(a, b);
+  if constexpr (op == BinaryOp::add) return a + b;
+  if constexpr (op == BinaryOp::subtract) return a - b;
+  if constexpr (op == BinaryOp::multiply) return a * b;
+  if constexpr (op == BinaryOp::divide) return a / b;
+  if constexpr (op == BinaryOp::power) return power(a, b);
+  if constexpr (op == BinaryOp::silu_backward) return a * silu_gradient(b);
+  if constexpr (op == BinaryOp::gelu_tanh_backward) {
+    if constexpr (single)
+      return __fmul_rn(a, fast ? gelu_tanh_gradient_fast(b) : gelu_tanh_gradient_f32(b));
+    else
+      return a * gelu_tanh_gradient_f64(b);
+  }
+  if constexpr (op == BinaryOp::gelu_erf_backward) {
+    if constexpr (single)
+      return __fmul_rn(a, fast ? gelu_erf_gradient_fast(b) : gelu_erf_gradient_f32(b));
+    else
+      return a * gelu_erf_gradient_f64(b);
   }
   return a;  // inference has refused what is not defined
 }
@@ -189,6 +195,14 @@ struct AnyUnary {
         return Unary<UnaryOp::isfinite>{}.template apply<fast, N>(out, a);
       case logical_not:
         return Unary<logical_not>{}.template apply<fast, N>(out, a);
+      case relu:
+        return Unary<relu>{}.template apply<fast, N>(out, a);
+      case UnaryOp::sigmoid:
+        return Unary<UnaryOp::sigmoid>{}.template apply<fast, N>(out, a);
+      case UnaryOp::silu:
+        return Unary<UnaryOp::silu>{}.template apply<fast, N>(out, a);
+      default:  // elsewhere
+        return;
     }
   }
 };
@@ -236,6 +250,10 @@ struct AnyBinary {
         return Binary<logical_or>{}.template apply<fast, N>(out, a, b);
       case logical_xor:
         return Binary<logical_xor>{}.template apply<fast, N>(out, a, b);
+      case silu_backward:
+        return Binary<silu_backward>{}.template apply<fast, N>(out, a, b);
+      default:  // elsewhere
+        return;
     }
   }
 };

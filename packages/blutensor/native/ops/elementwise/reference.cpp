@@ -13,6 +13,10 @@ namespace {
 template <class T>
 using Wrapping = std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
 
+// Of integers: what is whole already.
+template <UnaryOp op>
+constexpr bool is_rounding = op >= UnaryOp::floor && op <= UnaryOp::round;
+
 template <class T>
 T gelu_tanh(T x) {
   const T u = std::sqrt(T(2) / T(M_PI)) * (x + T(0.044715) * x * x * x);
@@ -35,6 +39,17 @@ T gelu_erf_gradient(T x) {
   return T(0.5) * std::erfc(-x * T(M_SQRT1_2)) + x * std::exp(x * x * T(-0.5)) / std::sqrt(T(2) * T(M_PI));
 }
 
+template <class T>
+T bounded(T x) {
+  return x > T(1000) ? T(1000) : x < T(-1000) ? T(-1000) : x;
+}
+template <class T>
+T silu_gradient(T x) {
+  x = bounded(x);
+  const T s = T(1) / (T(1) + std::exp(-x));
+  return s * (T(1) + x * (T(1) - s));
+}
+
 template <UnaryOp op, class T>
 T apply(T a) {
   using W = Wrapping<T>;
@@ -42,7 +57,12 @@ T apply(T a) {
   if constexpr (op == UnaryOp::absolute) return a < T(0) || (a == T(0)) ? static_cast<T>(W(0) - static_cast<W>(a)) : a;
   if constexpr (op == UnaryOp::sign) return a > T(0) ? T(1) : a < T(0) ? static_cast<T>(-1) : a;
   if constexpr (op == UnaryOp::square) return static_cast<T>(static_cast<W>(a) * static_cast<W>(a));
+  if constexpr (op == UnaryOp::relu) return a < T(0) ? T(0) : a;
+  if constexpr (op == UnaryOp::bitwise_invert) return static_cast<T>(~a);
+  if constexpr (is_rounding<op>) return a;
   if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (op == UnaryOp::sigmoid) return T(1) / (T(1) + std::exp(-a));
+    if constexpr (op == UnaryOp::silu) return bounded(a) == a ? a / (T(1) + std::exp(-a)) : std::max(a, T(-0.0));
     if constexpr (op == UnaryOp::reciprocal) return T(1) / a;
     if constexpr (op == UnaryOp::exp) return std::exp(a);
     if constexpr (op == UnaryOp::log) return std::log(a);
@@ -57,15 +77,49 @@ T apply(T a) {
 
 template <class T>
 T integer_power(T base, T exponent) {
-  if (exponent < T(0)) {  // 1 / base^|exponent|, towards zero
-    if (base == T(1)) return T(1);
-    if (base == static_cast<T>(-1)) return exponent & 1 ? static_cast<T>(-1) : T(1);
-    return T(0);
-  }
+  if constexpr (std::is_signed_v<T>)
+    if (exponent < T(0)) {  // 1 / base^|exponent|, towards zero
+      if (base == T(1)) return T(1);
+      if (base == static_cast<T>(-1)) return exponent & 1 ? static_cast<T>(-1) : T(1);
+      return T(0);
+    }
   uint64_t result = 1, factor = static_cast<uint64_t>(base);
   for (auto e = static_cast<uint64_t>(exponent); e != 0; e >>= 1, factor *= factor)
     if (e & 1) result *= factor;
   return static_cast<T>(result);
+}
+
+// Towards minus infinity; by 0 it is 0. The lowest by -1 wraps.
+template <class T>
+T integer_floor_divide(T a, T b) {
+  if (b == T(0)) return T(0);
+  if constexpr (std::is_signed_v<T>) {
+    if (b == T(-1)) return static_cast<T>(0 - static_cast<uint64_t>(a));
+    return static_cast<T>(a / b - ((a % b != 0) && ((a < 0) != (b < 0))));
+  } else {
+    return a / b;
+  }
+}
+// With the sign of b; by 0 it is 0.
+template <class T>
+T integer_remainder(T a, T b) {
+  if (b == T(0)) return T(0);
+  if constexpr (std::is_signed_v<T>) {
+    if (b == T(-1)) return T(0);
+    const T r = a % b;
+    return r != 0 && ((r < 0) != (b < 0)) ? r + b : r;
+  } else {
+    return a % b;
+  }
+}
+// By the width and more (and by what is negative) everything is shifted out.
+template <class T>
+T left_shift(T a, T b) {
+  return static_cast<uint64_t>(b) > 63 ? T(0) : static_cast<T>(static_cast<uint64_t>(a) << b);
+}
+template <class T>
+T right_shift(T a, T b) {
+  return static_cast<uint64_t>(b) > 63 ? (a < T(0) ? static_cast<T>(-1) : T(0)) : static_cast<T>(a >> b);
 }
 
 template <BinaryOp op, class T>
@@ -73,12 +127,7 @@ auto apply(T a, T b) {
   using W = Wrapping<T>;
   if constexpr (op == BinaryOp::add) return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
   if constexpr (op == BinaryOp::subtract) return static_cast<T>(static_cast<W>(a) - static_cast<W>(b));
-  if constexpr (op == BinaryOp::multiply) {
-    if constexpr (sizeof(T) == 2)
-      return static_cast<T>(uint32_t{a} * uint32_t{b});  // uint16 would overflow int
-    else
-      return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
-  }
+  if constexpr (op == BinaryOp::multiply) return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
   if constexpr (op == BinaryOp::divide) return static_cast<T>(a / b);
   if constexpr (op == BinaryOp::maximum) return a != a || a > b ? a : b;  // the first NaN wins
   if constexpr (op == BinaryOp::minimum) return a != a || a < b ? a : b;
@@ -88,6 +137,14 @@ auto apply(T a, T b) {
     else
       return static_cast<T>(std::pow(static_cast<double>(a), static_cast<double>(b)));
   }
+  if constexpr (op == BinaryOp::floor_divide) return integer_floor_divide(a, b);
+  if constexpr (op == BinaryOp::remainder) return integer_remainder(a, b);
+  if constexpr (op == BinaryOp::bitwise_and) return static_cast<T>(a & b);
+  if constexpr (op == BinaryOp::bitwise_or) return static_cast<T>(a | b);
+  if constexpr (op == BinaryOp::bitwise_xor) return static_cast<T>(a ^ b);
+  if constexpr (op == BinaryOp::bitwise_left_shift) return left_shift(a, b);
+  if constexpr (op == BinaryOp::bitwise_right_shift) return right_shift(a, b);
+  if constexpr (op == BinaryOp::silu_backward) return static_cast<T>(a * silu_gradient(b));
   if constexpr (op == BinaryOp::gelu_tanh_backward) return static_cast<T>(a * gelu_tanh_gradient(b));
   if constexpr (op == BinaryOp::gelu_erf_backward) return static_cast<T>(a * gelu_erf_gradient(b));
   if constexpr (op == BinaryOp::equal) return static_cast<uint8_t>(a == b);
@@ -114,19 +171,13 @@ void binary_loop(int64_t n, void* out, const void* a, const void* b, Scalar scal
     o[i] = apply<op>(static_cast<const T*>(a)[i * step_a], static_cast<const T*>(b)[i * step_b]);
 }
 
-// isnan (isfinite) of what is never NaN (always finite), and logical_not.
+// isnan and isinf (isfinite) of what is neither (always finite), and logical_not.
 template <uint8_t value>
 void constant(int64_t n, void* out, const void*) {
   for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(out)[i] = value;
 }
 void logical_not(int64_t n, void* out, const void* a) {
   for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(out)[i] = !static_cast<const uint8_t*>(a)[i];
-}
-void is_nan_double(int64_t n, void* out, const void* a) {
-  for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(out)[i] = std::isnan(static_cast<const double*>(a)[i]);
-}
-void is_finite_double(int64_t n, void* out, const void* a) {
-  for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(out)[i] = std::isfinite(static_cast<const double*>(a)[i]);
 }
 
 template <class T, UnaryOp... ops>
@@ -147,9 +198,14 @@ void use_comparisons(ElementwiseKernels& kernels, DType dtype = dtype_of<T>::val
 
 template <class T>
 void use_integer(ElementwiseKernels& kernels) {
-  use_unary<T, UnaryOp::negative, UnaryOp::absolute, UnaryOp::sign, UnaryOp::square>(kernels);
+  {
+    using enum UnaryOp;
+    use_unary<T, negative, absolute, sign, square, relu, UnaryOp::floor, UnaryOp::ceil, UnaryOp::trunc, UnaryOp::round,
+              bitwise_invert>(kernels);
+  }
   using enum BinaryOp;
-  use_binary<T, add, subtract, multiply, maximum, minimum, power>(kernels);
+  use_binary<T, add, subtract, multiply, maximum, minimum, power, floor_divide, remainder, bitwise_and, bitwise_or,
+             bitwise_xor, bitwise_left_shift, bitwise_right_shift>(kernels);
   use_comparisons<T>(kernels);
 }
 
@@ -159,28 +215,29 @@ void use_reference(ElementwiseKernels& kernels) {
   {
     using enum UnaryOp;
     use_unary<double, negative, absolute, sign, square, reciprocal, exp, log, sqrt, rsqrt, tanh, erf,
-              UnaryOp::gelu_tanh, UnaryOp::gelu_erf>(kernels);
+              UnaryOp::gelu_tanh, UnaryOp::gelu_erf, relu, sigmoid, silu>(kernels);
   }
   {
     using enum BinaryOp;
-    use_binary<double, add, subtract, multiply, divide, maximum, minimum, power, gelu_tanh_backward, gelu_erf_backward>(
-        kernels);
+    use_binary<double, add, subtract, multiply, divide, maximum, minimum, power, gelu_tanh_backward, gelu_erf_backward,
+               silu_backward>(kernels);
     use_binary<float, power>(kernels);
-    use_binary<uint8_t, logical_and, logical_or, logical_xor>(kernels, DType::boolean);
+    use_binary<uint8_t, logical_and, logical_or, logical_xor, bitwise_and, bitwise_or, bitwise_xor>(kernels,
+                                                                                                    DType::boolean);
   }
   use_comparisons<double>(kernels);
   use_comparisons<uint8_t>(kernels, DType::boolean);
   use_integer<int64_t>(kernels);
-  use_integer<int32_t>(kernels);
-  use_integer<uint8_t>(kernels);
-  use_integer<uint16_t>(kernels);
-  for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
-    kernels.unary[static_cast<int>(UnaryOp::isnan)][dtype] = constant<0>;
-    kernels.unary[static_cast<int>(UnaryOp::isfinite)][dtype] = constant<1>;
+  use_integer<uint64_t>(kernels);
+  for (DType dtype : {DType::int64, DType::uint64, DType::boolean}) {
+    const auto d = static_cast<int>(dtype);
+    kernels.unary[static_cast<int>(UnaryOp::isnan)][d] = constant<0>;
+    kernels.unary[static_cast<int>(UnaryOp::isinf)][d] = constant<0>;
+    kernels.unary[static_cast<int>(UnaryOp::isfinite)][d] = constant<1>;
   }
-  kernels.unary[static_cast<int>(UnaryOp::isnan)][static_cast<int>(DType::float64)] = is_nan_double;
-  kernels.unary[static_cast<int>(UnaryOp::isfinite)][static_cast<int>(DType::float64)] = is_finite_double;
   kernels.unary[static_cast<int>(UnaryOp::logical_not)][static_cast<int>(DType::boolean)] = logical_not;
+  kernels.unary[static_cast<int>(UnaryOp::bitwise_invert)][static_cast<int>(DType::boolean)] = logical_not;
+  use_wide(kernels);
   use_float32(kernels);
 }
 

@@ -1,6 +1,7 @@
 // Elementwise operators of one tensor: descriptors and gradients.
 #include "ops/elementwise/arguments.h"
 #include "ops/elementwise/compose.h"
+#include "ops/elementwise/descriptors.h"
 #include "ops/elementwise/elementwise.h"
 
 namespace blutensor {
@@ -9,56 +10,6 @@ namespace {
 
 const OpRef multiply{"multiply"}, divide{"divide"}, subtract{"subtract"}, add{"add"}, square{"square"},
     exponential{"exp"};
-
-template <UnaryOp op>
-void launch_unary(const Launch& args) {
-  run_unary(op, args.outputs[0], args.inputs[0]);
-}
-
-// Errors know the operator by the name that the user called.
-InferFn infer_unary(std::string name, UnaryOp op) {
-  return [name = std::move(name), op](const OpCall& call) -> std::vector<TensorSpec> {
-    const Tensor& a = call.inputs[0];
-    const DType compute = has_bool_operands(op) ? DType::boolean : compute_dtype(a.dtype());
-    require_type(kernels().elementwise.unary[static_cast<int>(op)][static_cast<int>(compute)] != nullptr, "[", name,
-                 "] expected a ", op <= UnaryOp::square ? "numeric" : "floating-point", " tensor, got ",
-                 dtype_name(a.dtype()), "; convert it first: astype(x, float32)");
-    return {{has_bool_result(op) ? DType::boolean : a.dtype(), a.shape(), {}, false}};
-  };
-}
-
-template <UnaryOp op>
-Operator unary(const char* name, const char* doc, const char* category, GradientFn gradient = {}) {
-  Operator o;
-  o.name = name;
-  o.doc = doc;
-  o.category = category;
-  o.inputs = {{.name = "x"}};
-  o.output_names = {"out"};
-  o.infer = infer_unary(name, op);
-  o.launch_cpu = launch_unary<op>;
-  o.gradient = std::move(gradient);
-  return o;
-}
-
-enum class Saves { nothing, input, output };
-
-// A differentiable one: `derivative(gradient, saved)`.
-template <UnaryOp op>
-Operator differentiable(const char* name, const char* doc, Saves saves,
-                        Tensor (*derivative)(const Tensor& g, const Tensor& saved), const char* domain) {
-  Operator o = unary<op>(name, doc, "Elementwise functions", [derivative, saves](GradContext& context) -> Tensors {
-    const Tensor g = context.grad_output(0);
-    if (!g.defined() || !context.needs(0)) return {Tensor{}};
-    return {derivative(g, saves == Saves::input    ? context.input(0)
-                          : saves == Saves::output ? context.output(0)
-                                                   : Tensor{})};
-  });
-  o.save_inputs = saves == Saves::input;
-  o.save_outputs = saves == Saves::output;
-  o.grad_cases = {{{{3, 5}}, {}, domain}, {{{}}, {}, domain}};
-  return o;
-}
 
 // ---------------------------------------------------------------- GELU
 
@@ -140,68 +91,71 @@ void register_gelu(OperatorRegistry& registry) {
 
 void register_unary(OperatorRegistry& registry) {
   using T = const Tensor&;
-  registry.add(differentiable<UnaryOp::negative>(
-      "negative", "-x, elementwise. Integers wrap. x: any shape, numeric; out: the same shape and dtype.",
-      Saves::nothing,
+  registry.add(differentiable(
+      UnaryOp::negative, "negative",
+      "-x, elementwise. Integers wrap. x: any shape, numeric; out: the same shape and dtype.", Saves::nothing,
       [](T g, T) -> Tensor {
         static const OpRef negative{"negative"};
         return negative({g});
       },
       "normal"));
-  registry.add(differentiable<UnaryOp::absolute>(
-      "abs", "|x|, elementwise; the gradient at 0 is 0. x: any shape, numeric; out: the same shape and dtype.",
-      Saves::input,
+  registry.add(differentiable(
+      UnaryOp::absolute, "abs",
+      "|x|, elementwise; the gradient at 0 is 0. x: any shape, numeric; out: the same shape and dtype.", Saves::input,
       [](T g, T x) -> Tensor {
         static const OpRef sign{"sign"};
         return multiply({g, sign({x})});
       },
       "away_from_zero"));
-  registry.add(differentiable<UnaryOp::sign>(
-      "sign",
+  registry.add(differentiable(
+      UnaryOp::sign, "sign",
       "-1, 0 or 1 by the sign of x, elementwise; zeros and NaN stay what they are; the gradient is 0. x: any shape, "
       "numeric; out: the same shape and dtype.",
-      Saves::nothing, [](T g, T) -> Tensor { return broadcast_to(constant(0, g.dtype()), g.shape()); },
-      "away_from_zero"));
-  registry.add(differentiable<UnaryOp::square>(
-      "square", "x x, elementwise. x: any shape, numeric; out: the same shape and dtype.", Saves::input,
-      [](T g, T x) -> Tensor { return multiply({scaled(g, 2), x}); }, "normal"));
-  registry.add(differentiable<UnaryOp::reciprocal>(
-      "reciprocal", "1 / x, elementwise. x: any shape, floating; out: the same shape and dtype.", Saves::output,
-      [](T g, T y) -> Tensor { return multiply({scaled(g, -1), square({y})}); }, "away_from_zero"));
-  registry.add(differentiable<UnaryOp::exp>(
-      "exp", "e to the power x, elementwise. x: any shape, floating; out: the same shape and dtype.", Saves::output,
-      [](T g, T y) -> Tensor { return multiply({g, y}); }, "normal"));
-  registry.add(differentiable<UnaryOp::log>(
-      "log",
+      Saves::nothing, [](T g, T) -> Tensor { return zeros_like(g); }, "away_from_zero"));
+  registry.add(differentiable(
+      UnaryOp::square, "square", "x x, elementwise. x: any shape, numeric; out: the same shape and dtype.",
+      Saves::input, [](T g, T x) -> Tensor { return multiply({scaled(g, 2), x}); }, "normal"));
+  registry.add(differentiable(
+      UnaryOp::reciprocal, "reciprocal", "1 / x, elementwise. x: any shape, floating; out: the same shape and dtype.",
+      Saves::output, [](T g, T y) -> Tensor { return multiply({scaled(g, -1), square({y})}); }, "away_from_zero"));
+  registry.add(differentiable(
+      UnaryOp::exp, "exp", "e to the power x, elementwise. x: any shape, floating; out: the same shape and dtype.",
+      Saves::output, [](T g, T y) -> Tensor { return multiply({g, y}); }, "normal"));
+  registry.add(differentiable(
+      UnaryOp::log, "log",
       "Natural logarithm, elementwise: -inf at 0, NaN below. x: any shape, floating; out: the same shape and dtype.",
       Saves::input, [](T g, T x) -> Tensor { return divide({g, x}); }, "positive"));
-  registry.add(differentiable<UnaryOp::sqrt>(
-      "sqrt", "Square root, elementwise, correctly rounded. x: any shape, floating; out: the same shape and dtype.",
+  registry.add(differentiable(
+      UnaryOp::sqrt, "sqrt",
+      "Square root, elementwise, correctly rounded. x: any shape, floating; out: the same shape and dtype.",
       Saves::output, [](T g, T y) -> Tensor { return divide({g, scaled(y, 2)}); }, "positive"));
-  registry.add(differentiable<UnaryOp::rsqrt>(
-      "rsqrt", "1 / sqrt(x), elementwise. x: any shape, floating; out: the same shape and dtype.", Saves::output,
-      [](T g, T y) -> Tensor { return multiply({scaled(g, -0.5), multiply({y, square({y})})}); }, "positive"));
-  registry.add(differentiable<UnaryOp::tanh>(
-      "tanh", "Hyperbolic tangent, elementwise. x: any shape, floating; out: the same shape and dtype.", Saves::output,
-      [](T g, T y) -> Tensor { return multiply({g, subtract({constant(1, y.dtype()), square({y})})}); }, "normal"));
-  registry.add(differentiable<UnaryOp::erf>(
-      "erf", "Error function, elementwise. x: any shape, floating; out: the same shape and dtype.", Saves::input,
+  registry.add(differentiable(
+      UnaryOp::rsqrt, "rsqrt", "1 / sqrt(x), elementwise. x: any shape, floating; out: the same shape and dtype.",
+      Saves::output, [](T g, T y) -> Tensor { return multiply({scaled(g, -0.5), multiply({y, square({y})})}); },
+      "positive"));
+  registry.add(differentiable(
+      UnaryOp::tanh, "tanh", "Hyperbolic tangent, elementwise. x: any shape, floating; out: the same shape and dtype.",
+      Saves::output, [](T g, T y) -> Tensor { return multiply({g, subtract({constant(1, y.dtype()), square({y})})}); },
+      "normal"));
+  registry.add(differentiable(
+      UnaryOp::erf, "erf", "Error function, elementwise. x: any shape, floating; out: the same shape and dtype.",
+      Saves::input,
       [](T g, T x) -> Tensor {
         static const OpRef negative{"negative"};
         return multiply({scaled(g, 2 / std::sqrt(M_PI)), exponential({negative({square({x})})})});
       },
       "normal"));
-  registry.add(unary<UnaryOp::isnan>(
-      "isnan", "Whether x is NaN, elementwise. x: any shape and dtype; out: the same shape, bool.",
-      "Comparison and logic"));
-  registry.add(unary<UnaryOp::isfinite>(
-      "isfinite",
+  registry.add(unary_operator(UnaryOp::isnan, "isnan",
+                              "Whether x is NaN, elementwise. x: any shape and dtype; out: the same shape, bool.",
+                              "Comparison and logic"));
+  registry.add(unary_operator(
+      UnaryOp::isfinite, "isfinite",
       "Whether x is neither NaN nor infinite, elementwise. x: any shape and dtype; out: the same shape, bool.",
       "Comparison and logic"));
-  registry.add(unary<UnaryOp::logical_not>("logical_not",
-                                           "not x, elementwise; numbers count as true when they are not zero. x: any "
-                                           "shape and dtype; out: the same shape, bool.",
-                                           "Comparison and logic"));
+  registry.add(unary_operator(UnaryOp::logical_not, "logical_not",
+                              "not x, elementwise; numbers count as true when they are not zero. x: any "
+                              "shape and dtype; out: the same shape, bool.",
+                              "Comparison and logic"));
   register_gelu(registry);
 }
 

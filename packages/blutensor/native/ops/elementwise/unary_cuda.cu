@@ -1,4 +1,4 @@
-// Elementwise operators of one tensor: GELU in kernels of its own, the rest in one kernel per dtype.
+// Elementwise operators of one floating-point tensor: GELU in kernels of its own, the rest in one kernel per dtype.
 #include "ops/elementwise/cuda.h"
 #include "ops/elementwise/functions.cuh"
 #include "ops/elementwise/map.cuh"
@@ -25,17 +25,17 @@ void run_unary(UnaryOp op, const View& out, const View& a, cudaStream_t stream) 
   const View* views[] = {&out, &a};
   const Iteration it = make_iteration(out.shape, views);
   if (it.numel == 0) return;
+  if (!is_floating(a.dtype)) return run_integer_unary(op, it, out, a, stream);
+  if (is_wide(op)) return run_wide_unary(op, it, out, a, stream);
   PackPlan<1> plan;
-  const bool trained = a.dtype == DType::float32 || a.dtype == DType::bfloat16 || a.dtype == DType::float16;
+  const bool trained = a.dtype != DType::float64;
   if (trained && out.dtype == a.dtype && plan_packs<1>(it, views, 16 / static_cast<int>(dtype_size(a.dtype)), plan)) {
     visit_device_float(a.dtype, "elementwise",
                        [&](auto tag) { launch_packs<typename decltype(tag)::type>(op, out, a, plan, stream); });
   } else if (a.dtype == DType::float64) {
     launch_map_any<double, 1>(it, out, {&a}, AnyUnary{op}, stream);
-  } else if (trained) {
-    launch_map_any<float, 1>(it, out, {&a}, AnyUnary{op}, stream);
   } else {
-    launch_map_any<int64_t, 1>(it, out, {&a}, AnyUnary{op}, stream);
+    launch_map_any<float, 1>(it, out, {&a}, AnyUnary{op}, stream);
   }
   check_launch("elementwise");
 }

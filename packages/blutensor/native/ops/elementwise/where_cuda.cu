@@ -42,7 +42,7 @@ __device__ void copy_word(void* out, int64_t to, const void* in, int64_t from) {
 }
 
 __global__ void __launch_bounds__(kMapThreads)
-    where_any(void* out, DType dtype, AnyOperands<3> operands, StridedIndex<4> index, int64_t numel) {
+    where_any(void* out, DType dtype, int size, AnyOperands<3> operands, StridedIndex<4> index, int64_t numel) {
   const int64_t step = int64_t{gridDim.x} * kMapThreads;
   for (int64_t i = int64_t{blockIdx.x} * kMapThreads + threadIdx.x; i < numel; i += step) {
     int64_t offset[4] = {};
@@ -54,21 +54,20 @@ __global__ void __launch_bounds__(kMapThreads)
     if (from_dtype != dtype || dtype == DType::boolean) {
       if (from_dtype <= DType::float64)
         store_element<double>(out, offset[0], dtype, load_element<double>(from, at, from_dtype));
+      else if (from_dtype == DType::uint64)
+        store_element<uint64_t>(out, offset[0], dtype, load_element<uint64_t>(from, at, from_dtype));
       else
         store_element<int64_t>(out, offset[0], dtype, load_element<int64_t>(from, at, from_dtype));
       continue;
     }
-    switch (dtype) {
-      case DType::uint8:
+    switch (size) {
+      case 1:
         copy_word<uint8_t>(out, offset[0], from, at);
         break;
-      case DType::bfloat16:
-      case DType::float16:
-      case DType::uint16:
+      case 2:
         copy_word<uint16_t>(out, offset[0], from, at);
         break;
-      case DType::float32:
-      case DType::int32:
+      case 4:
         copy_word<uint32_t>(out, offset[0], from, at);
         break;
       default:
@@ -105,7 +104,7 @@ void launch_where(const Launch& args) {
       operands.data[k] = args.inputs[static_cast<size_t>(k)].data;
       operands.dtype[k] = args.inputs[static_cast<size_t>(k)].dtype;
     }
-    where_any<<<map_blocks(it.numel, kMapThreads), kMapThreads, 0, stream>>>(out.data, out.dtype, operands,
+    where_any<<<map_blocks(it.numel, kMapThreads), kMapThreads, 0, stream>>>(out.data, out.dtype, size, operands,
                                                                              StridedIndex<4>(it), it.numel);
   }
   check_launch("where");

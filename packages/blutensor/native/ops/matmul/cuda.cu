@@ -63,12 +63,12 @@ void integer_matmul(const Launch& launch) {
     p.batch.a_strides[axis] = a_strides[axis];
     p.batch.b_strides[axis] = b_strides[axis];
   }
-  switch (c.dtype) {
-    case DType::int64:
-      return launch_integers<int64_t>(launch, a, b, p);
-    case DType::int32:
-      return launch_integers<int32_t>(launch, a, b, p);
-    case DType::uint16:
+  switch (dtype_size(c.dtype)) {  // what wraps around is the same with and without signs
+    case 8:
+      return launch_integers<uint64_t>(launch, a, b, p);
+    case 4:
+      return launch_integers<uint32_t>(launch, a, b, p);
+    case 2:
       return launch_integers<uint16_t>(launch, a, b, p);
     default:
       return launch_integers<uint8_t>(launch, a, b, p);

@@ -152,13 +152,12 @@ void product(Execution& run, const View& a, const View& b, const Matrix& c, cons
   run.gemm(args);
 }
 
-// Integers: plain loops, rows in parallel; wraps around as machine arithmetic does.
+// Integers: plain loops, rows in parallel; wraps around as machine arithmetic does, so that signs do not matter.
 template <class T>
 void integer_product(const View& a, const View& b, const View& c, const Shape& batch) {
   const Matrix left = matrix_axes(a), right = matrix_axes(b);
   const Strides a_strides = batch_strides(a, batch), b_strides = batch_strides(b, batch);
   const int64_t m = left.rows, n = right.cols, k = left.cols;
-  using Unsigned = std::make_unsigned_t<T>;
   parallel_for(num_elements(batch) * m, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, n * k)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t row = begin; row < end; ++row) {
@@ -173,7 +172,7 @@ void integer_product(const View& a, const View& b, const View& c, const Shape& b
                      for (int64_t i = 0; i < k; ++i)
                        sum += static_cast<uint64_t>(a.ptr<T>()[a_at + i * left.col_stride]) *
                               static_cast<uint64_t>(b.ptr<T>()[b_at + i * right.row_stride + j * right.col_stride]);
-                     c.ptr<T>()[row * n + j] = static_cast<T>(static_cast<Unsigned>(sum));
+                     c.ptr<T>()[row * n + j] = static_cast<T>(sum);
                    }
                  }
                });
@@ -181,11 +180,19 @@ void integer_product(const View& a, const View& b, const View& c, const Shape& b
 
 void integer_matmul(const Launch& launch) {
   const MatmulOperands operands = matmul_operands(launch);
-  visit_dtype(launch.outputs[0].dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
-      integer_product<T>(operands.a, operands.b, launch.outputs[0], operands.batch);
-  });
+  const auto run = [&](auto tag) {
+    integer_product<typename decltype(tag)::type>(operands.a, operands.b, launch.outputs[0], operands.batch);
+  };
+  switch (dtype_size(launch.outputs[0].dtype)) {
+    case 8:
+      return run(TypeTag<uint64_t>{});
+    case 4:
+      return run(TypeTag<uint32_t>{});
+    case 2:
+      return run(TypeTag<uint16_t>{});
+    default:
+      return run(TypeTag<uint8_t>{});
+  }
 }
 
 void launch_matmul(const Launch& launch) {

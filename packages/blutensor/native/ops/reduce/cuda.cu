@@ -52,6 +52,7 @@ void launch_sum(const Launch& args) {
 template <bool position, class Visitor>
 decltype(auto) visit_extreme(DType dtype, bool largest, const Visitor& visit) {
   if (dtype == DType::float64) return visit(cuda::Extreme<double, position>{largest});
+  if (dtype == DType::uint64) return visit(cuda::Extreme<uint64_t, position>{largest});
   return is_floating(dtype) ? visit(cuda::Extreme<float, position>{largest})
                             : visit(cuda::Extreme<int64_t, position>{largest});
 }
@@ -86,6 +87,8 @@ void add_reduce_cuda(CudaTable& table) {
   table.add("max", launch_extreme<false, true>, extreme_workspace<false>);
   table.add("min", launch_extreme<false, false>, extreme_workspace<false>);
   table.add("argmax", launch_extreme<true, true>, extreme_workspace<true>);
+  table.add("argmin", launch_extreme<true, false>, extreme_workspace<true>);
+  add_statistics_cuda(table);
 }
 
 }  // namespace blutensor

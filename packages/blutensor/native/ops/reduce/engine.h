@@ -89,13 +89,14 @@ void fold_columns(const ReduceGeometry& g, const View& x, const Store& store) {
   });
 }
 
-template <class Fold>
-void reduce_rows(const ReduceGeometry& g, const View& x, const View& out, void* workspace) {
-  using Result = decltype(Fold::finish(Fold::start(), int64_t{1}));
+// `finish(state, length)`: what becomes of an output's state.
+template <class Fold, class Finish>
+void reduce_rows(const ReduceGeometry& g, const View& x, const View& out, void* workspace, const Finish& finish) {
+  using Result = decltype(finish(Fold::start(), int64_t{1}));
   const CastKernel cast = kernels().copy.from_to(dtype_of<Result>::value, out.dtype);
   const auto out_size = static_cast<int64_t>(dtype_size(out.dtype));
   const auto store = [&](int64_t output, const typename Fold::Acc& state) {
-    const Result result = Fold::finish(state, g.length);
+    const Result result = finish(state, g.length);
     cast(1, static_cast<char*>(out.data) + output * out_size, 1, &result, 1);
   };
   const int64_t stretches = num_stretches(g);
@@ -122,6 +123,11 @@ void reduce_rows(const ReduceGeometry& g, const View& x, const View& out, void* 
       store(output, total);
     }
   });
+}
+
+template <class Fold>
+void reduce_rows(const ReduceGeometry& g, const View& x, const View& out, void* workspace) {
+  reduce_rows<Fold>(g, x, out, workspace, Fold::finish);
 }
 
 // ---------------------------------------------------------------- sums of columns

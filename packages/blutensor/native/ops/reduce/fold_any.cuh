@@ -15,34 +15,36 @@ struct FoldPlan {
   int64_t splits = 1, split_length = 0;
 };
 
-// Calls run(load) with a function that reads element i of memory as In: float, double or int64_t, for the dtypes that
-// are folded in that type.
+// Calls run(load) with a function that reads element i of memory as In: float, double, int64_t, uint64_t or bool, for
+// the dtypes that are folded in that type. The loops of the common dtypes are compiled for each; the others share one
+// that asks for the dtype at every element.
 template <class In, class F>
 __device__ void visit_elements(const void* data, DType dtype, const F& run) {
-  const auto read = [&](auto tag) {
+  [[maybe_unused]] const auto read = [&](auto tag) {
     using T = typename decltype(tag)::type;
     run([data](int64_t i) { return convert<In>(static_cast<const T*>(data)[i]); });
   };
-  if constexpr (std::is_same_v<In, double>) {
-    read(TypeTag<double>{});
-  } else if constexpr (std::is_same_v<In, float>) {
+  [[maybe_unused]] const auto read_any = [&] {
+    run([data, dtype](int64_t i) { return load_element<In>(data, i, dtype); });
+  };
+  if constexpr (std::is_same_v<In, float>) {
     if (dtype == DType::float32)
       read(TypeTag<float>{});
     else if (dtype == DType::bfloat16)
       read(TypeTag<__nv_bfloat16>{});
     else
       read(TypeTag<__half>{});
-  } else {
+  } else if constexpr (std::is_same_v<In, uint64_t>) {
+    read(TypeTag<uint64_t>{});
+  } else if constexpr (std::is_same_v<In, int64_t>) {
     if (dtype == DType::int64)
       read(TypeTag<int64_t>{});
     else if (dtype == DType::int32)
       read(TypeTag<int32_t>{});
-    else if (dtype == DType::uint8)
-      read(TypeTag<uint8_t>{});
-    else if (dtype == DType::uint16)
-      read(TypeTag<uint16_t>{});
-    else  // a bool may hold any byte
-      run([data](int64_t i) { return static_cast<In>(static_cast<const uint8_t*>(data)[i] != 0); });
+    else
+      read_any();
+  } else {
+    read_any();
   }
 }
 

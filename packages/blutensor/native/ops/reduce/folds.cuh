@@ -48,6 +48,72 @@ struct SumOfIntegers {
   __device__ int64_t finish(Acc a) const { return a; }
 };
 
+struct ProductOfFloats {
+  using In = double;
+  using Acc = double;
+  __device__ Acc start() const { return 1; }
+  __device__ Acc one(In x, int64_t) const { return x; }
+  __device__ Acc combine(Acc a, Acc b) const { return a * b; }
+  __device__ double finish(Acc a) const { return a; }
+};
+
+struct ProductOfIntegers {
+  using In = int64_t;
+  using Acc = int64_t;
+  __device__ Acc start() const { return 1; }
+  __device__ Acc one(In x, int64_t) const { return x; }
+  __device__ Acc combine(Acc a, Acc b) const {
+    return static_cast<Acc>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));  // wraps
+  }
+  __device__ int64_t finish(Acc a) const { return a; }
+};
+
+// How many elements are true; with `at_least`, whether they are that many.
+struct CountTrue {
+  using In = bool;
+  using Acc = int64_t;
+  int64_t at_least = -1;
+  __device__ Acc start() const { return 0; }
+  __device__ Acc one(In x, int64_t) const { return x; }
+  __device__ Acc combine(Acc a, Acc b) const { return a + b; }
+  __device__ int64_t finish(Acc a) const { return at_least < 0 ? a : a >= at_least; }
+};
+
+// Mean and sum of squared deviations from it, joined without cancellation (Chan, Golub and LeVeque 1983).
+struct Moments {
+  using In = double;
+  struct Acc {
+    double count, mean, squares;
+  };
+  double divisor = 1;
+  bool root = false;
+  __device__ Acc start() const { return {0, 0, 0}; }
+  __device__ Acc one(In x, int64_t) const { return {1, x, 0 * x}; }  // NaN and infinities have no deviation
+  __device__ Acc combine(Acc a, Acc b) const {
+    if (a.count == 0 || b.count == 0) return a.count == 0 ? b : a;
+    const double count = a.count + b.count, delta = b.mean - a.mean, share = b.count / count;
+    return {count, a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share};
+  }
+  __device__ double finish(Acc a) const { return root ? sqrt(a.squares / divisor) : a.squares / divisor; }
+};
+
+// log(sum(e^x)), by the largest element and the sum relative to it.
+struct LogOfSum {
+  using In = double;
+  struct Acc {
+    double largest, sum;  // 0: of nothing
+  };
+  __device__ static double relative(double x, double largest) { return x == largest ? 1 : exp(x - largest); }
+  __device__ Acc start() const { return {0, 0}; }
+  __device__ Acc one(In x, int64_t) const { return {x, 1}; }
+  __device__ Acc combine(Acc a, Acc b) const {
+    if (a.sum == 0 || b.sum == 0) return a.sum == 0 ? b : a;
+    const double largest = a.largest != a.largest || a.largest > b.largest ? a.largest : b.largest;
+    return {largest, a.sum * relative(a.largest, largest) + b.sum * relative(b.largest, largest)};
+  }
+  __device__ double finish(Acc a) const { return a.sum == 0 ? log(0.0) : a.largest + log(a.sum); }
+};
+
 // The largest or smallest element and its position: the lowest of equals; NaN comes before all numbers. The result is
 // the element, or the position.
 template <class T, bool position>

@@ -73,6 +73,81 @@ struct MeanOf : Sum {
   }
 };
 
+struct ProductOfFloats {
+  using In = double;
+  using Acc = double;
+  static Acc start() { return 1; }
+  static Acc block(int64_t n, const In* x, int64_t) {
+    Acc product = 1;
+    for (int64_t i = 0; i < n; ++i) product *= x[i];
+    return product;
+  }
+  static Acc one(In x, int64_t) { return x; }
+  static Acc combine(Acc a, Acc b) { return a * b; }
+  static double finish(Acc a, int64_t) { return a; }
+};
+
+struct ProductOfIntegers {
+  using In = int64_t;
+  using Acc = uint64_t;  // wraps
+  static Acc start() { return 1; }
+  static Acc block(int64_t n, const In* x, int64_t) {
+    Acc product = 1;
+    for (int64_t i = 0; i < n; ++i) product *= static_cast<Acc>(x[i]);
+    return product;
+  }
+  static Acc one(In x, int64_t) { return static_cast<Acc>(x); }
+  static Acc combine(Acc a, Acc b) { return a * b; }
+  static int64_t finish(Acc a, int64_t) { return static_cast<int64_t>(a); }
+};
+
+// How many elements are true.
+struct CountTrue {
+  using In = bool;
+  using Acc = int64_t;
+  static Acc start() { return 0; }
+  static Acc block(int64_t n, const In* x, int64_t) {
+    Acc count = 0;
+    for (int64_t i = 0; i < n; ++i) count += reinterpret_cast<const uint8_t*>(x)[i] != 0;  // a bool may hold any byte
+    return count;
+  }
+  static Acc one(In x, int64_t) { return x; }
+  static Acc combine(Acc a, Acc b) { return a + b; }
+  static int64_t finish(Acc a, int64_t) { return a; }
+};
+struct AnyTrue : CountTrue {
+  static int64_t finish(Acc a, int64_t) { return a > 0; }
+};
+struct AllTrue : CountTrue {
+  static int64_t finish(Acc a, int64_t length) { return a == length; }
+};
+
+// Mean and sum of squared deviations from it: two passes over a block, blocks joined without cancellation (Chan, Golub
+// and LeVeque 1983).
+struct Moments {
+  using In = double;
+  struct Acc {
+    double count, mean, squares;
+  };
+  static Acc start() { return {0, 0, 0}; }
+  static Acc block(int64_t n, const In* x, int64_t) {
+    double sum = 0, squares = 0, rest = 0;
+    for (int64_t i = 0; i < n; ++i) sum += x[i];
+    const double mean = sum / static_cast<double>(n);
+    for (int64_t i = 0; i < n; ++i) {
+      squares += (x[i] - mean) * (x[i] - mean);
+      rest += x[i] - mean;
+    }
+    return {static_cast<double>(n), mean, squares - rest * rest / static_cast<double>(n)};
+  }
+  static Acc one(In x, int64_t) { return {1, x, 0 * x}; }  // NaN and infinities have no deviation
+  static Acc combine(Acc a, Acc b) {
+    if (a.count == 0 || b.count == 0) return a.count == 0 ? b : a;
+    const double count = a.count + b.count, delta = b.mean - a.mean, share = b.count / count;
+    return {count, a.mean + delta * share, a.squares + b.squares + delta * delta * a.count * share};
+  }
+};
+
 // The largest or smallest element; the first NaN when there is one.
 template <class T, bool largest>
 struct Extreme {
@@ -122,6 +197,30 @@ struct ArgExtreme {
     return second ? b : a;
   }
   static int64_t finish(Acc a, int64_t) { return a.position; }
+};
+
+// log(sum(e^x)), by the largest element and the sum relative to it.
+struct LogOfSum {
+  using In = double;
+  struct Acc {
+    double largest, sum;
+  };
+  static constexpr double kNothing = -std::numeric_limits<double>::infinity();
+  static double relative(double x, double largest) { return x == largest ? 1 : std::exp(x - largest); }
+  static Acc start() { return {kNothing, 0}; }
+  static Acc block(int64_t n, const In* x, int64_t) {
+    const double largest = Extreme<double, true>::extreme(n, x);
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += relative(x[i], largest);
+    return {largest, sum};
+  }
+  static Acc one(In x, int64_t) { return {x, 1}; }
+  static Acc combine(Acc a, Acc b) {
+    if (a.sum == 0 || b.sum == 0) return a.sum == 0 ? b : a;
+    const double largest = a.largest != a.largest || a.largest > b.largest ? a.largest : b.largest;
+    return {largest, a.sum * relative(a.largest, largest) + b.sum * relative(b.largest, largest)};
+  }
+  static double finish(Acc a, int64_t) { return a.sum == 0 ? kNothing : a.largest + std::log(a.sum); }
 };
 
 }  // namespace blutensor

@@ -3,17 +3,13 @@
 #include "ops/elementwise/arguments.h"
 #include "ops/elementwise/compose.h"
 #include "ops/reduce/engine.h"
+#include "ops/reduce/reduce_operator.h"
 
 namespace blutensor {
 
 namespace {
 
-constexpr const char* kCategory = "Reductions";
 const OpRef multiply{"multiply"}, divide{"divide"}, equal{"equal"}, sum{"sum"};
-
-ReduceGeometry geometry(const View& x, unsigned axes, ReduceOrder order = ReduceOrder::by_stride) {
-  return make_geometry(x.shape, x.strides, axes, order);
-}
 
 // `visit(fold)` with the fold of sums (or means) for a dtype.
 template <bool mean, class Visitor>
@@ -40,46 +36,12 @@ void run_sum(const View& x, unsigned axes, const View& out, void* workspace) {
   visit_sum<mean>(x.dtype, [&](auto fold) { reduce_rows<decltype(fold)>(g, x, out, workspace); });
 }
 
-// Folds of extremes by compute type: float32, float64, or int64 for every integer.
+// Folds of extremes by compute type: float32, float64, and int64 or uint64 for integers.
 template <template <class, bool> class Fold, bool largest, class Visitor>
 decltype(auto) visit_extreme(DType dtype, const Visitor& visit) {
   if (dtype == DType::float64) return visit(Fold<double, largest>{});
+  if (dtype == DType::uint64) return visit(Fold<uint64_t, largest>{});
   return is_floating(dtype) ? visit(Fold<float, largest>{}) : visit(Fold<int64_t, largest>{});
-}
-
-// ---------------------------------------------------------------- attributes {axis, keepdims}
-
-unsigned axes_of(const Attrs& attrs, int rank, const char* op) { return reduced_axes(attrs.ints(0), rank, op); }
-
-std::vector<AttrSpec> reduce_attrs() {
-  return {{"axis", AttrKind::integers, Attr::of_ints({}), false, {}},
-          {"keepdims", AttrKind::boolean, Attr::of_bool(false), false, {}}};
-}
-
-std::vector<GradCase> reduce_cases() {
-  std::vector<GradCase> cases;
-  for (bool keepdims : {false, true}) {
-    cases.push_back({{{3, 5}}, {Attr::of_ints({}), Attr::of_bool(keepdims)}});
-    cases.push_back({{{2, 3, 4}}, {Attr::of_ints({1}), Attr::of_bool(keepdims)}});
-    cases.push_back({{{2, 3, 4}}, {Attr::of_ints({-1, 0}), Attr::of_bool(keepdims)}});
-  }
-  return cases;
-}
-
-// A gradient (or result) of the reduced shape, stretched over the operand's shape.
-Tensor stretched(const Tensor& t, const Shape& shape, unsigned axes) {
-  return broadcast_to(reshaped(t, reduced_shape(shape, axes, true)), shape);
-}
-
-Operator reduce_operator(const char* name, const char* doc) {
-  Operator o;
-  o.name = name;
-  o.doc = doc;
-  o.category = kCategory;
-  o.inputs = {{.name = "x"}};
-  o.attrs = reduce_attrs();
-  o.output_names = {"out"};
-  return o;
 }
 
 // ---------------------------------------------------------------- sum and mean
@@ -93,7 +55,7 @@ Operator sum_operator(const char* name, const char* doc) {
     require_type(!mean || is_floating(x.dtype()), "[mean] expected a floating-point tensor, got ",
                  dtype_name(x.dtype()), "; convert it first: astype(x, float32)");
     const Shape shape = reduced_shape(x.shape(), axes_of(call.attrs, x.rank(), op), call.attrs.b(1));
-    return {{is_floating(x.dtype()) ? x.dtype() : DType::int64, shape, {}, false}};
+    return {{sum_dtype(x.dtype()), shape, {}, false}};
   };
   o.workspace = [](const Launch& args) {
     return sum_workspace<mean>(args.inputs[0], axes_of(args.attrs, args.inputs[0].rank(), "sum"));
@@ -135,7 +97,7 @@ void register_sum_to(OperatorRegistry& registry) {
     const Shape& shape = call.attrs.ints(0);
     require(shape.size() <= x.rank() && broadcast_shapes(x.shape(), shape, "sum_to") == x.shape(),
             "[sum_to] expected a shape that broadcasts to ", x.shape(), ", got ", shape);
-    return {{is_floating(x.dtype()) ? x.dtype() : DType::int64, shape, {}, false}};
+    return {{sum_dtype(x.dtype()), shape, {}, false}};
   };
   o.workspace = [](const Launch& args) {
     return sum_workspace<false>(args.inputs[0], broadcast_axes(args.inputs[0].shape, args.attrs.ints(0)));
@@ -205,13 +167,22 @@ Operator extreme_operator(const char* name, const char* doc) {
   return o;
 }
 
+template <bool largest>
+Operator position_operator(const char* name, const char* doc) {
+  Operator o = reduce_operator(name, doc);
+  o.infer = infer_extreme(name, true);
+  attach_extreme<ArgExtreme, largest, ReduceOrder::logical>(o);
+  return o;
+}
+
 }  // namespace
 
 void register_reduce(OperatorRegistry& registry) {
-  registry.add(sum_operator<false>("sum",
-                                   "Sum over axes (none given: all). float32 and the 16-bit floats accumulate in "
-                                   "float64, float64 with compensation; integers and bool give int64 "
-                                   "and wrap. keepdims keeps the axes with size 1. The sum of nothing is 0."));
+  registry.add(sum_operator<false>(
+      "sum",
+      "Sum over axes (none given: all). float32 and the 16-bit floats accumulate in "
+      "float64, float64 with compensation; signed integers and bool "
+      "give int64, unsigned ones uint64, and wrap. keepdims keeps the axes with size 1. The sum of nothing is 0."));
   Operator mean =
       sum_operator<true>("mean",
                          "Arithmetic mean over axes (none given: all) of a floating-point tensor, accumulated as sum "
@@ -225,12 +196,14 @@ void register_reduce(OperatorRegistry& registry) {
   registry.add(extreme_operator<false>("min",
                                        "Smallest element over axes (none given: all); NaN where there is one. keepdims "
                                        "keeps the axes with size 1. The gradient is shared between equal elements."));
-  Operator argmax = reduce_operator("argmax",
-                                    "Position of the largest element along one axis (none given: in row-major order "
-                                    "over all): int64. The first of equals; the first NaN where there is one.");
-  argmax.infer = infer_extreme("argmax", true);
-  attach_extreme<ArgExtreme, true, ReduceOrder::logical>(argmax);
-  registry.add(std::move(argmax));
+  registry.add(position_operator<true>("argmax",
+                                       "Position of the largest element along one axis (none given: in row-major order "
+                                       "over all): int64. The first of equals; the first NaN where there is one."));
+  registry.add(position_operator<false>("argmin",
+                                        "Position of the smallest element along one axis (none given: in row-major "
+                                        "order over all): int64. The first of equals; the first NaN where there is "
+                                        "one."));
+  register_statistics(registry);
 }
 
 }  // namespace blutensor

@@ -9,6 +9,11 @@
 
 #include "ops/reduce/geometry.h"
 
+namespace blutensor {
+class CudaTable;
+void add_statistics_cuda(CudaTable& table);  // a part of add_reduce_cuda()
+}  // namespace blutensor
+
 namespace blutensor::cuda {
 
 enum class SumKind { rows, columns, any };
