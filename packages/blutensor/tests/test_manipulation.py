@@ -22,7 +22,7 @@ def numbered(shape: tuple[int, ...]) -> np.ndarray:
 
 def check(function: Callable[[Any], Any], expected: Callable[[Any], Any], *shapes: tuple[int, ...]) -> None:
     """Values and, against them, gradients: every element of a result is one of an operand."""
-    arrays = [numbered(s) + 100 * k for k, s in enumerate(shapes)]
+    arrays = [numbered(s) + 10_000 * k for k, s in enumerate(shapes)]
     tensors = [bt.asarray(a).requires_grad_() for a in arrays]
     got, want = function(*tensors), expected(*arrays)
     results, wanted = (list(v) if isinstance(v, (list, tuple)) else [v] for v in (got, want))
@@ -39,7 +39,7 @@ def check(function: Callable[[Any], Any], expected: Callable[[Any], Any], *shape
     for k, (t, a) in enumerate(zip(tensors, arrays, strict=True)):
         gradient = np.zeros(a.size + 1)
         for w in wanted:
-            source = np.where((w >= 100 * k) & (w < 100 * k + a.size), w - 100 * k, a.size).astype(int)
+            source = np.where((w >= 10_000 * k) & (w < 10_000 * k + a.size), w - 10_000 * k, a.size).astype(int)
             np.add.at(gradient, source, 1 + numbered(w.shape))
         assert t.grad is not None
         np.testing.assert_allclose(t.grad.numpy(), gradient[:-1].reshape(a.shape), rtol=1e-14)
