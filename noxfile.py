@@ -36,7 +36,6 @@ import functools
 import os
 import shutil
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -46,6 +45,7 @@ import nox
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
+import commands  # noqa: E402
 import interpreters  # noqa: E402
 import repository  # noqa: E402
 
@@ -190,26 +190,11 @@ def wheels(session: nox.Session) -> None:
 # ---- train and bench -------------------------------------------------------------------------------------------
 
 
-def train_commands(more: Sequence[str]) -> list[list[str]]:
-    """What ``nox -s train`` runs, each a command line of ``python -m blutrain``; ``more`` goes to the training."""
-    corpus = sysconfig.get_paths()["stdlib"]
-    data, run = BUILD / "data" / "stdlib", ROOT / "runs" / "stdlib-nano"
-    sources = ["--include", "*.py", "--exclude", "site-packages", "--exclude", "dist-packages", "--exclude", "test"]
-    again = [] if "--resume" in more else ["--overwrite"]
-    settings = ["--set", f"data.path={data}", "--set", f"run.folder={run}"]
-    return [
-        ["prepare", corpus, *sources, "--tokenizer", "bytes", "--out", str(data), "--force"],
-        ["train", "--preset", "gpt2-nano", *settings, *again, *more],
-        ["generate", str(run), "--prompt", "def ", "--max-new-tokens", "300"],
-        ["plot", str(run)],
-    ]
-
-
 @nox.session
 def train(session: nox.Session) -> None:
     """Build and install everything, then train gpt2-nano on the sources of Python's standard library."""
     install_packages(session, ["blutrain"])
-    for command in train_commands(session.posargs):
+    for command in commands.train(session.posargs):
         session.run("python", "-m", "blutrain", *command)
 
 
@@ -470,20 +455,6 @@ def gpu(session: nox.Session) -> None:
 # ---- lint ------------------------------------------------------------------------------------------------------
 
 
-def lint_checks() -> dict[str, list[str]]:
-    """Name -> command line of every check."""
-    return {
-        "ruff check": ["ruff", "check", "."],
-        "ruff format": ["ruff", "format", "--check", "."],
-        "mypy": ["mypy"],
-        "clang-format": ["clang-format", "--dry-run", "-Werror", *repository.native_sources()],
-        "include directions": ["python", "tools/include_directions.py"],
-        "file lengths": ["python", "tools/file_lengths.py"],
-        "versions": ["python", "tools/versions.py"],
-        "tables of the documentation": ["python", "tools/docs_tables.py", "--check"],
-    }
-
-
 def run_lint(session: nox.Session, name: str) -> None:
     """Run every check, also after one failed, and write a report like that of the tests."""
     # mypy reads the types of what the packages import.
@@ -493,7 +464,7 @@ def run_lint(session: nox.Session, name: str) -> None:
     )
     session.run("python", "tools/native_modules.py", silent=True)
     failed, cases = [], []
-    for check, command in lint_checks().items():
+    for check, command in commands.lint().items():
         try:
             session.run(*command)
             failure = ""
