@@ -8,27 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dtype_names import NUMPY_DTYPES
 
 import blualloc
 import blutensor as bt
 
-SHARED = [
-    "float32",
-    "float16",
-    "float64",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-]
 
-
-@pytest.mark.parametrize("dtype", SHARED)
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4)])
 def test_numpy_shares_memory_both_ways(dtype: str, shape: tuple[int, ...]) -> None:
     array = np.ones(shape, dtype)
@@ -149,7 +135,7 @@ def test_bfloat16_is_seen_as_its_bits() -> None:
     assert bt.asarray([1.0, -2.0], dtype="bfloat16").numpy().tolist() == [0x3F80, 0xC000]
 
 
-@pytest.mark.parametrize("dtype", SHARED)
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 def test_dlpack_with_numpy(dtype: str) -> None:
     x = bt.asarray(np.arange(6).reshape(2, 3).astype(dtype)).permute_dims(1, 0)
     array = np.from_dlpack(x)

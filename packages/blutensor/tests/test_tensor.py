@@ -9,25 +9,10 @@ import threading
 
 import numpy as np
 import pytest
+from dtype_names import DTYPES
 
 import blutensor as bt
 from blutensor import nn
-
-DTYPES = [
-    "float32",
-    "bfloat16",
-    "float16",
-    "float64",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-]
 
 
 def test_description() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from dtype_names import DTYPES as EVERY
+from dtype_names import FLOATS, INTEGERS
 
 Array = npt.NDArray[Any]
 
-FLOATS = ("float32", "bfloat16", "float16", "float64")
-INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 EDGES = (0, 1, 3, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 4099)
 
 
@@ -370,7 +370,6 @@ def named(name: str) -> Callable[..., Any]:
     return call
 
 
-EVERY = FLOATS + INTEGERS + ("bool",)
 NUMERIC = FLOATS + INTEGERS
 # Transcendental functions of float64 are the CUDA library's; the 16-bit forms of GELU are approximations below their
 # rounding.
