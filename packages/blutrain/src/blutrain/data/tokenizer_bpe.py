@@ -253,7 +253,8 @@ def _tiktoken_engine(ranks: dict[bytes, int], vocab: Mapping[str, int], end_of_t
 
     def encode(text: str, with_special: bool) -> NDArray[np.uint16]:
         allowed: Any = "all" if with_special else set()
-        return encoding.encode_to_numpy(text, allowed_special=allowed, disallowed_special=()).astype(np.uint16)
+        tokens = encoding.encode_to_numpy(text, allowed_special=allowed, disallowed_special=())
+        return np.asarray(tokens, np.uint16)
 
     return encode
 
