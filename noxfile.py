@@ -264,7 +264,9 @@ def test_package(session: nox.Session, package: str) -> None:
 
 def test_integration(session: nox.Session, name: str) -> None:
     """Tests of what spans packages."""
-    install_packages(session, repository.packages(), *group("test"), *group("build"), *group("integration"))
+    needs = [*group("test"), *group("build"), *group("integration")]
+    needs += group("peer") if REQUIRE_TORCH in session.posargs else []
+    install_packages(session, repository.packages(), *needs)
     run_pytest(session, name, ROOT / "integration_tests")
 
 
