@@ -142,7 +142,7 @@ void use_loader(blutrain_loader* loader, const Recipe& recipe, const blutrain_lo
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Recipe recipe{};
-  std::memcpy(&recipe, data, std::min(size, sizeof recipe));
+  if (size != 0) std::memcpy(&recipe, data, std::min(size, sizeof recipe));  // without input, data may be null
   const uint8_t* rest = data + std::min(size, sizeof recipe);
   size_t left = size - std::min(size, sizeof recipe);
 

@@ -54,6 +54,13 @@ double floor_divide(double a, double b) {
   return quotient - whole > 0.5 ? whole + 1 : whole;
 }
 
+// Squares of doubles overflow no long double. The C library's own hypot would ask for one of 2022.
+double hypotenuse(double a, double b) {
+  if (std::isinf(a) || std::isinf(b)) return INFINITY;  // also beside NaN
+  const long double x = a, y = b;
+  return static_cast<double>(std::sqrt(x * x + y * y));
+}
+
 // log(e^a + e^b) without overflow.
 double logaddexp(double a, double b) {
   if (a == b) return a + M_LN2;  // infinities too
@@ -67,7 +74,7 @@ double apply(double a, double b) {
   if constexpr (op == BinaryOp::floor_divide) return floor_divide(a, b);
   if constexpr (op == BinaryOp::remainder) return remainder(a, b);
   if constexpr (op == BinaryOp::atan2) return std::atan2(a, b);
-  if constexpr (op == BinaryOp::hypot) return std::hypot(a, b);
+  if constexpr (op == BinaryOp::hypot) return hypotenuse(a, b);
   if constexpr (op == BinaryOp::logaddexp) return logaddexp(a, b);
   if constexpr (op == BinaryOp::copysign) return std::copysign(a, b);
 }
