@@ -236,3 +236,28 @@ def test_many_threads_compute_at_once() -> None:
     for thread in threads:
         thread.join()
     assert sorted(results) == [0, 1, 2, 3]
+
+
+def test_formatting_and_comparing_with_what_is_no_number() -> None:
+    loss = bt.asarray(1.25)
+    assert f"{loss:.1f} {loss}" == f"1.2 {loss!s}"
+    with pytest.raises(ValueError, match="one element"):
+        format(bt.ones(3), ".2f")
+    assert (loss == None) is False  # noqa: E711
+    assert (loss != "text") is True
+    with pytest.raises(TypeError, match=r"\[grad\] expected a tensor or None, got int"):
+        loss.grad = 3  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int8", 300), ("uint8", -1), ("int32", 2**31), ("bool", 2**70)])
+def test_integers_that_a_dtype_does_not_hold_are_not_filled_in(dtype: str, value: int) -> None:
+    x = bt.zeros(3, dtype=dtype)
+    if dtype == "bool":
+        x.fill_(value)
+        assert x.numpy().all()
+        return
+    with pytest.raises(ValueError, match=str(value)):
+        x.fill_(value)
+    with pytest.raises(ValueError, match=str(value)):
+        x[0] = value
+    assert not x.numpy().any()

@@ -83,6 +83,7 @@ void Loader::copy_tokens(int64_t begin, int64_t count, int32_t* values) const {
   for (size_t shard = shard_of(begin); count > 0; ++shard) {
     const int64_t first = begin - shard_begin_[shard];
     const int64_t length = std::min(count, shard_begin_[shard + 1] - begin);
+    shards_[shard].check_size();
     const uint16_t* source = shards_[shard].tokens_view() + first;
     int32_t largest = 0;
     for (int64_t i = 0; i < length; ++i) {

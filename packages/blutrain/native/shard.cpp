@@ -84,6 +84,10 @@ int64_t shard_num_tokens(const std::string& path) { return check_header(File(pat
 Shard::Shard(const std::string& path) : path_(path) {
   const File file(path);
   num_tokens_ = check_header(file, path);
+  struct stat status{};
+  if (::fstat(file.descriptor(), &status) != 0) fail_io(path, "inspect");
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
   mapped_bytes_ = static_cast<size_t>(kHeaderBytes + num_tokens_ * kTokenBytes);
   void* mapping = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (mapping == MAP_FAILED) fail_io(path, "map");
@@ -92,12 +96,23 @@ Shard::Shard(const std::string& path) : path_(path) {
 
 Shard::Shard(Shard&& other) noexcept
     : path_(std::move(other.path_)),
+      device_(other.device_),
+      inode_(other.inode_),
       num_tokens_(std::exchange(other.num_tokens_, 0)),
       mapping_(std::exchange(other.mapping_, nullptr)),
       mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
 
 Shard::~Shard() {
   if (mapping_ != nullptr) ::munmap(mapping_, mapped_bytes_);
+}
+
+void Shard::check_size() const {
+  struct stat status{};
+  // Deleted or replaced: the mapping keeps the file.
+  if (::stat(path_.c_str(), &status) != 0 || status.st_dev != device_ || status.st_ino != inode_) return;
+  if (static_cast<uint64_t>(status.st_size) < mapped_bytes_)
+    fail_format(path_, "expected " + std::to_string(mapped_bytes_) + " bytes, got " + std::to_string(status.st_size) +
+                           "; it was truncated while in use: prepare or copy it again, then use --resume");
 }
 
 const uint16_t* Shard::tokens_view() const {

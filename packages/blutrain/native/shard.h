@@ -23,6 +23,8 @@ class Shard {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] int64_t num_tokens() const { return num_tokens_; }
+  /// Throws Error where the file has become shorter than what is mapped, which could not be read.
+  void check_size() const;
   /// tokens: [num_tokens]
   [[nodiscard]] const uint16_t* tokens_view() const;
   /// Tells the kernel that tokens [first, first + count) are wanted soon; returns at once.
@@ -30,6 +32,7 @@ class Shard {
 
  private:
   std::string path_;
+  uint64_t device_ = 0, inode_ = 0;  // of the file that is mapped, whatever the path leads to later
   int64_t num_tokens_ = 0;
   void* mapping_ = nullptr;
   size_t mapped_bytes_ = 0;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,3 +234,9 @@ def test_schedule_values() -> None:
 
 def test_toml_text_is_stable() -> None:
     assert config_to_toml(Config()).startswith("[model]\nlayers = 4\n")
+
+
+@pytest.mark.parametrize("settings", ["train.steps=3", {"train.steps": 3}])
+def test_settings_are_a_list(settings: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"expected settings as a list of 'key=value' texts"):
+        load_config(settings=settings)

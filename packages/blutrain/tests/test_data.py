@@ -253,3 +253,18 @@ def test_loader_as_a_native_source(tmp_path: Path) -> None:
 def test_no_shards() -> None:
     with pytest.raises(InvalidInputError, match="at least 1 shard"):
         Loader([], 1, 1, vocab_size=2)
+
+
+def test_a_shard_that_is_truncated_while_in_use(tmp_path: Path) -> None:
+    """Reading what is mapped beyond the end of a file would kill the process."""
+    (path,) = write_shards(tmp_path, [100_000])
+    loader = Loader([path], 4, 64, vocab_size=65536)
+    loader.next_batch()
+    with path.open("r+b") as file:
+        file.truncate(2000)
+    with pytest.raises(ShardError, match="truncated while in use"):
+        loader.next_batch()
+    replaced = Loader(write_shards(tmp_path / "other", [100_000]), 4, 64, vocab_size=65536)
+    next((tmp_path / "other").glob("*.bin")).unlink()
+    for _ in range(10):  # the mapping keeps a file that is deleted
+        replaced.next_batch()

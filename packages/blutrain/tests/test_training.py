@@ -195,6 +195,7 @@ def test_a_step_that_is_not_finite_is_skipped(data: Path, tmp_path: Path) -> Non
         with pytest.raises(NonFiniteError, match=r"step 10, the 3th in a row.*is intact"):
             trainer.run()
         assert trainer.store.latest() == saved
+        assert trainer.sample() is None  # no error of its own
 
 
 def test_bad_configurations_and_data(data: Path, tmp_path: Path) -> None:

@@ -132,9 +132,13 @@ class Arithmetic:
     # ---------------------------------------------------------------- comparisons
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        if other is None or isinstance(other, str):  # equal to no tensor: Python then says False
+            return NotImplemented
         return _operators().equal(self, other)  # type: ignore[no-any-return]
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        if other is None or isinstance(other, str):
+            return NotImplemented
         return _operators().not_equal(self, other)  # type: ignore[no-any-return]
 
     def __lt__(self, other: Tensor | Scalar) -> Tensor:

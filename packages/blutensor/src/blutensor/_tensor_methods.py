@@ -94,12 +94,13 @@ class Methods:
         """Sets every element.
 
         Raises:
-            ShapeError: Elements share memory (a broadcast view).
+            ShapeError: Elements share memory (a broadcast view), or an integer is out of the dtype's range.
             AutogradError: As for `add_`.
         """
         if self._recorded():
             self._replace("fill_", lambda: self._full(value, self.shape))
-        elif isinstance(value, int) and abs(value) > 2**53:  # which float64, fill_'s attribute, does not hold
+        elif isinstance(value, int) and not 0 <= value < 2**7:
+            # fill_'s attribute is a float64, which does not hold every integer; _full refuses what the dtype does not.
             _operators().copy_(self, self._full(value))
         else:
             _operators().fill_(self, value)

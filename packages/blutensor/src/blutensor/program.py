@@ -262,8 +262,8 @@ class CapturedFunction:
         A replay returns the tensors of the call before, overwritten: copy what is kept.
 
         Raises:
-            CaptureError: The two recordings differ, the function does what a capture cannot hold, or another thread is
-                in it.
+            CaptureError: The two recordings differ, the function does what a capture cannot hold (it writes into an
+                argument, for example), or another thread is in it.
             DTypeError: An argument is no tensor, or is given by keyword.
         """
         if keywords:
@@ -310,6 +310,15 @@ class CapturedFunction:
             _native.raise_status(status)
         return recording.result
 
+    def _refuse_written_arguments(self, slots: list[Tensor], versions: list[int]) -> None:
+        for i, (slot, version) in enumerate(zip(slots, versions, strict=True)):
+            if slot.version != version:
+                raise CaptureError(
+                    f"[capture {self.name}] expected arguments that are only read, got a write into argument {i}: the "
+                    "function gets copies, so the caller's tensor would not change; return the result, or close over "
+                    "the tensor that is to be written"
+                )
+
     def _record(self, recording: _Recording) -> Any:
         level = 1 if self._level == "primitive" else 0
         tensors: list[Tensor] = []
@@ -320,7 +329,9 @@ class CapturedFunction:
                 # idle beside it.
                 _native.check(_lib.blutensor_family_give_back_arena(self._family._handle))
             _native.check(_lib.blutensor_capture_begin(self.name.encode(), level))
+            versions = [slot.version for slot in recording.slots]
             result = self._function(*recording.slots)
+            self._refuse_written_arguments(recording.slots, versions)
             structure = _flatten(result, tensors)
             program = Program(recording.slots, structure)
             _native.check(

@@ -261,6 +261,10 @@ class Tensor(Methods, Arithmetic):
             raise DTypeError("[len] a tensor of rank 0 has no length")
         return self.shape[0]
 
+    def __format__(self, spec: str) -> str:
+        """The number of a tensor of one element by a format such as ``.3f``; without one, the text of any tensor."""
+        return format(self.item(), spec) if spec else str(self)
+
     def __repr__(self) -> str:
         if _lib.blutensor_capture_active():
             return f"Tensor(shape={self.shape}, dtype={self.dtype.name}, captured)"
@@ -336,6 +340,8 @@ class Tensor(Methods, Arithmetic):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        if value is not None and not isinstance(value, Tensor):
+            raise DTypeError(f"[grad] expected a tensor or None, got {type(value).__name__}")
         _native.check(_lib.blutensor_set_grad(self._handle, None if value is None else value._handle))
 
     def backward(self, grad: Tensor | None = None, *, retain_graph: bool = False, create_graph: bool = False) -> None:

@@ -14,7 +14,7 @@ import tomli_w
 
 from blutrain.config import Config
 from blutrain.data.tokenizer import is_path
-from blutrain.errors import ConfigError, ConfigFileError, ConfigFileNotFoundError, Problem
+from blutrain.errors import ConfigError, ConfigFileError, ConfigFileNotFoundError, InvalidInputError, Problem
 from blutrain.presets import PRESETS
 
 _SECTIONS: dict[str, Any] = get_type_hints(Config)
@@ -54,7 +54,11 @@ def load_config(
         ConfigError: unknown preset or keys (with the nearest known one), values of a wrong type, all of them at once.
         ConfigFileNotFoundError: there is no such file.
         ConfigFileError: it can not be read.
+        InvalidInputError: ``settings`` is one text, or a mapping.
     """
+    if isinstance(settings, str | bytes | Mapping):
+        kind = type(settings).__name__
+        raise InvalidInputError(f"[config] expected settings as a list of 'key=value' texts, got {kind}: {settings!r}")
     problems: list[Problem] = []
     values: dict[str, Any] = {}
     if path is not None:

@@ -75,5 +75,9 @@ class DeviceError(BlutrainError, RuntimeError):
     """A run asks for a device that is not there, or for a number mode that it does not have."""
 
 
+class NonFiniteLogitsError(InvalidInputError):
+    """A model's logits are NaN or infinite, so that no token can be chosen."""
+
+
 class NonFiniteError(BlutrainError, RuntimeError):
     """Too many steps in a row had a non-finite loss or gradient norm; the newest checkpoint is intact."""

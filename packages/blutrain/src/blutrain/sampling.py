@@ -8,7 +8,7 @@ from numbers import Integral, Real
 import numpy as np
 from numpy.typing import NDArray
 
-from blutrain.errors import InvalidInputError, InvalidTypeError
+from blutrain.errors import InvalidInputError, InvalidTypeError, NonFiniteLogitsError
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Sampler:
             An id below ``vocab_size``.
 
         Raises:
-            InvalidInputError: a logit is NaN or plus infinity, or all are minus infinity.
+            NonFiniteLogitsError: a logit is NaN or plus infinity, or all are minus infinity.
         """
         scores = logits[: self._vocab_size].astype(np.float64)
         if not np.isfinite(scores.max()):  # minus infinity alone may be meant: it can not be chosen
             message = (
                 "[generate] expected finite logits, got NaN or infinity: the weights of this checkpoint are damaged"
             )
-            raise InvalidInputError(message + "; take an earlier one")
+            raise NonFiniteLogitsError(message + "; take an earlier one")
         if self._options.temperature == 0:
             return int(scores.argmax())
         probabilities, ids = self._candidates(scores / self._options.temperature)

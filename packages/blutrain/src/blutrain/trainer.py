@@ -27,7 +27,7 @@ from blutrain.data.dataset import Dataset
 from blutrain.data.loader import Loader
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.devices import RunDevice, place, resolve_device
-from blutrain.errors import NonFiniteError
+from blutrain.errors import NonFiniteError, NonFiniteLogitsError
 from blutrain.evaluation import evaluation_loader
 from blutrain.flops import model_flop_utilisation
 from blutrain.generation import Decoder, generate_text
@@ -364,21 +364,25 @@ class Trainer:
         return loss
 
     def sample(self) -> str | None:
-        """Generate, record and return a sample; None without a tokenizer."""
+        """Generate, record and return a sample; None without a tokenizer, and from weights that are not finite."""
         train = self.config.train
         if self.tokenizer is None:
             return None
         if self._decoder is None:
             self._decoder = Decoder(self.model, self.training_step.family)
         options = SamplingOptions(temperature=train.sample_temperature, seed=train.seed + self.progress.step)
-        text = generate_text(
-            self.model,
-            self.tokenizer,
-            train.sample_prompt,
-            max_new_tokens=train.sample_tokens,
-            options=options,
-            decoder=self._decoder,
-        )
+        try:
+            text = generate_text(
+                self.model,
+                self.tokenizer,
+                train.sample_prompt,
+                max_new_tokens=train.sample_tokens,
+                options=options,
+                decoder=self._decoder,
+            )
+        except NonFiniteLogitsError:  # steps are judged by their losses, and end the run where they have to
+            self.reporter.warning(f"step {self.progress.step}: no sample, the logits are not finite")
+            return None
         self.recorder.sample(step=self.progress.step, text=text)
         return text
 
