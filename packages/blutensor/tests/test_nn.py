@@ -205,6 +205,7 @@ LAYERS = {
 def test_layers_against_torch(name: str, torch: Any) -> None:
     """Same parameter names and shapes, and after load_state_dict the same outputs and gradients."""
     make, shape = LAYERS[name]
+    torch.manual_seed(0)
     theirs, ours = make(torch.nn), make(nn)
     state = {n: bt.asarray(t.detach().numpy().copy()) for n, t in theirs.state_dict().items()}
     assert {n: t.shape for n, t in ours.state_dict().items()} == {n: t.shape for n, t in state.items()}
