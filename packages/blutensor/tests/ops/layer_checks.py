@@ -141,3 +141,33 @@ def same_bits_for_any_threads(compute: Callable[[], list[Array]]) -> None:
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             assert a.tobytes() == b.tobytes()
+
+
+def check_norm(
+    ours: Callable[..., Any], theirs: Callable[..., Any], values: list[Array | None], upstream: Array, isa: str
+) -> None:
+    """A normalisation over the last axis of x [M, C] and its gradients, by the error rule.
+
+    Args:
+        ours: function of x and the parameters.
+        theirs: the same in PyTorch.
+        values: x and the parameters, which may be missing.
+        upstream: gradient of the result.
+        isa: instruction set of ours.
+    """
+    torch = require_torch()
+
+    def leaves(dtype: Any) -> list[Any]:
+        return [None if v is None else torch.tensor(v, dtype=dtype, requires_grad=True) for v in values]
+
+    poison(upstream.size, *upstream.shape)
+    own = [None if v is None else parameter(v) for v in values]
+    with using_isa(isa):
+        got, got_gradients = ours(*own).detach().numpy(), gradients(ours, own, upstream)
+    exact = theirs(*leaves(torch.float64)).detach().numpy()
+    assert_as_good_as(got, theirs(*leaves(torch.float32)).detach().numpy(), exact)
+    peer = torch_gradients(theirs, leaves(torch.float32), torch.tensor(upstream))
+    true = torch_gradients(theirs, leaves(torch.float64), torch.tensor(upstream).double())
+    for a, b, c in zip(got_gradients, peer, true, strict=True):
+        assert a.shape == c.shape
+        assert_as_good_as(a, b, c)

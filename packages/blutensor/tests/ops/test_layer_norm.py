@@ -11,14 +11,13 @@ from layer_checks import (
     Array,
     assert_as_good_as,
     available_isas,
+    check_norm,
     gradients,
     layouts,
     normal,
     parameter,
-    poison,
     require_torch,
     same_bits_for_any_threads,
-    torch_gradients,
     using_isa,
 )
 
@@ -60,7 +59,6 @@ def ours(x: bt.Tensor, weight: bt.Tensor | None, bias: bt.Tensor | None) -> bt.T
 @pytest.mark.parametrize("affine", ["weight and bias", "weight", "none"])
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 def test_values_and_gradients(rows: int, cols: int, affine: str, isa: str) -> None:
-    torch = require_torch()
     rng = np.random.default_rng(1)
     values = [
         normal(rng, rows, cols, scale=2.0) + np.float32(0.5),
@@ -68,21 +66,7 @@ def test_values_and_gradients(rows: int, cols: int, affine: str, isa: str) -> No
         normal(rng, cols) if "bias" in affine else None,
     ]
 
-    def leaves(dtype: Any) -> list[Any]:
-        return [None if v is None else torch.tensor(v, dtype=dtype, requires_grad=True) for v in values]
-
-    upstream = normal(rng, rows, cols)
-    poison(rows * cols, rows, cols)
-    own = [None if v is None else parameter(v) for v in values]
-    with using_isa(isa):
-        got, got_gradients = ours(*own).detach().numpy(), gradients(ours, own, upstream)
-    exact = torch_layer_norm(*leaves(torch.float64)).detach().numpy()
-    assert_as_good_as(got, torch_layer_norm(*leaves(torch.float32)).detach().numpy(), exact)
-    peer = torch_gradients(torch_layer_norm, leaves(torch.float32), torch.tensor(upstream))
-    true = torch_gradients(torch_layer_norm, leaves(torch.float64), torch.tensor(upstream).double())
-    for a, b, c in zip(got_gradients, peer, true, strict=True):
-        assert a.shape == c.shape
-        assert_as_good_as(a, b, c)
+    check_norm(ours, torch_layer_norm, values, normal(rng, rows, cols), isa)
 
 
 @pytest.mark.parametrize("isa", available_isas())

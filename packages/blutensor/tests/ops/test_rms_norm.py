@@ -10,14 +10,13 @@ from layer_checks import (
     Array,
     assert_as_good_as,
     available_isas,
+    check_norm,
     gradients,
     layouts,
     normal,
     parameter,
-    poison,
     require_torch,
     same_bits_for_any_threads,
-    torch_gradients,
     using_isa,
 )
 
@@ -41,25 +40,10 @@ def ours(x: bt.Tensor, weight: bt.Tensor | None) -> bt.Tensor:
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 def test_values_and_gradients(rows: int, cols: int, weighted: bool, isa: str) -> None:
-    torch = require_torch()
     rng = np.random.default_rng(1)
     values = [normal(rng, rows, cols, scale=2.0) + np.float32(0.5), normal(rng, cols) if weighted else None]
 
-    def leaves(dtype: Any) -> list[Any]:
-        return [None if v is None else torch.tensor(v, dtype=dtype, requires_grad=True) for v in values]
-
-    upstream = normal(rng, rows, cols)
-    poison(rows * cols, rows, cols)
-    own = [None if v is None else parameter(v) for v in values]
-    with using_isa(isa):
-        got, got_gradients = ours(*own).detach().numpy(), gradients(ours, own, upstream)
-    exact = torch_rms_norm(*leaves(torch.float64)).detach().numpy()
-    assert_as_good_as(got, torch_rms_norm(*leaves(torch.float32)).detach().numpy(), exact)
-    peer = torch_gradients(torch_rms_norm, leaves(torch.float32), torch.tensor(upstream))
-    true = torch_gradients(torch_rms_norm, leaves(torch.float64), torch.tensor(upstream).double())
-    for a, b, c in zip(got_gradients, peer, true, strict=True):
-        assert a.shape == c.shape
-        assert_as_good_as(a, b, c)
+    check_norm(ours, torch_rms_norm, values, normal(rng, rows, cols), isa)
 
 
 def test_every_layout_gives_the_same_bits() -> None:
