@@ -2,7 +2,10 @@
 
     nox -s gpu                                             on any machine: wheels into dist/cuda/
     python tools/gpu_machine.py --wheels dist/cuda         on the machine with the GPU: everything
-    python tools/gpu_machine.py --wheels dist/cuda tests   parts of it: tests, sanitizer, bench
+    python tools/gpu_machine.py --wheels dist/cuda tests   parts of it: tests, sanitizer, bench, fidelity
+
+Loss curves beside PyTorch need text of some 9 million tokens and GPT-2's vocabulary (``--text``, ``--vocabulary``);
+without them that part is left out.
 
 Wheels are installed into a folder of their own (``--target``), so that nothing of the machine changes. What else is
 needed must be there: numpy, click, rich, tomli_w, pytest, and PyTorch as the peer. Benchmarks write
@@ -13,6 +16,7 @@ that fails does not stop the others. Exit status 1 when anything failed.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import subprocess
@@ -24,13 +28,14 @@ from pathlib import Path
 import repository
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("tests", "sanitizer", "bench")
+PARTS = ("tests", "sanitizer", "bench", "fidelity")
 # Package, script and topic of every benchmark that needs a GPU.
 BENCHMARKS = (
     ("blublas", "gemm_cuda.py", "gemm"),
     ("blutensor", "bench_attention_cuda.py", "attention"),
     ("blutensor", "bench_memory_cuda.py", "memory"),
     ("blutensor", "bench_layers_cuda.py", "layers"),
+    ("blutensor", "overhead_cuda.py", "overhead"),
     ("blualloc", "torch_training.py", "torch_training"),
     ("blutrain", "checkpoint_cuda.py", "checkpoint"),
 )
@@ -41,12 +46,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; by default all")
     parser.add_argument("--wheels", type=Path, required=True, help="folder of the wheels")
+    parser.add_argument("--text", type=Path, help="folder of text for the loss curves")
+    parser.add_argument("--vocabulary", type=Path, help="folder of encoder.json and vocab.bpe for them")
     parser.add_argument("--pytest", default="", help="more arguments for pytest, in one text")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.parts) - set(PARTS))
     if unknown:
         parser.error(f"expected parts out of {', '.join(PARTS)}, got {', '.join(unknown)}")
     parts = arguments.parts or PARTS
+    if "fidelity" in arguments.parts and not (arguments.text and arguments.vocabulary):
+        parser.error("expected --text and --vocabulary for the loss curves")
     with tempfile.TemporaryDirectory() as target:
         wheels = sorted(str(wheel) for wheel in arguments.wheels.glob("*.whl"))
         if not wheels:
@@ -58,23 +67,45 @@ def main() -> int:
             for package in repository.packages():
                 run.part(f"tests of {package}", *pytest_command(package), *arguments.pytest.split())
         if "sanitizer" in parts:
-            for tool in ("memcheck", "racecheck"):
-                command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
-                run.part(f"compute-sanitizer {tool}", *command, *pytest_command("blutensor"), "-k", "sanitized")
+            run_sanitizers(run)
         if "bench" in parts:
-            machine = machine_name()
-            for package, script, topic in BENCHMARKS:
-                out = ROOT / "packages" / package / "benchmarks" / "results" / machine / f"{topic}.json"
-                program = str(ROOT / "packages" / package / "benchmarks" / script)
-                run.part(f"{package} {topic}", sys.executable, program, "--out", str(out))
-            results = ROOT / "benchmarks" / "results" / machine
-            program = str(ROOT / "packages" / "blutrain" / "benchmarks" / "train_cuda.py")
-            run.part("training", sys.executable, program, "--out", str(results / "train.json"))
-            # Peers of this size do not fit side by side: one process after another.
-            bench = ["-m", "blutrain", "bench", "--peer", "torch", "--rounds", "1", "--work", "train.2420M.*"]
-            run.part("training of 2420M", sys.executable, *bench, "--out", str(results / "train_2420m.json"))
+            run_benchmarks(run)
+        if "fidelity" in parts and arguments.text and arguments.vocabulary:
+            out = str(results_of("blutrain") / "fidelity")
+            source = ["--text", str(arguments.text), "--vocabulary", str(arguments.vocabulary)]
+            run.part(
+                "loss curves",
+                *script_of("blutrain", "fidelity.py"),
+                *source,
+                "--out",
+                f"{out}.json",
+                "--plot",
+                f"{out}.png",
+            )
+        if {"bench", "fidelity"} & set(parts):
             run.part("tables", sys.executable, str(ROOT / "tools" / "docs_tables.py"))
         return run.summary()
+
+
+def run_sanitizers(run: Runner) -> None:
+    """The tests that are small enough for them."""
+    for tool in ("memcheck", "racecheck"):
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
+        for package, what in (("blutensor", "operators"), ("blutrain", "steps of a model")):
+            tests = [*pytest_command(package), "-k", "sanitized"]
+            run.part(f"compute-sanitizer {tool}, {what}", *command, *tests)
+
+
+def run_benchmarks(run: Runner) -> None:
+    """All of them; whole trainings last."""
+    for package, script, topic in BENCHMARKS:
+        out = results_of(package) / f"{topic}.json"
+        run.part(f"{package} {topic}", *script_of(package, script), "--out", str(out))
+    results = ROOT / "benchmarks" / "results" / machine_name()
+    training = script_of("blutrain", "train_cuda.py")
+    run.part("training", *training, "--out", str(results / "train.json"))
+    large = ["--work", "train.2420M.*", "--out", str(results / "train_2420m.json")]
+    run.part("training of 2420M", *training, *large)
 
 
 class Runner:
@@ -109,6 +140,17 @@ def pytest_command(package: str) -> list[str]:
     return [sys.executable, "-m", "pytest", *settings, "-m", "gpu", str(ROOT / "packages" / package / "tests")]
 
 
+def script_of(package: str, script: str) -> list[str]:
+    """The command of a package's benchmark."""
+    return [sys.executable, str(ROOT / "packages" / package / "benchmarks" / script)]
+
+
+def results_of(package: str) -> Path:
+    """Where a package keeps what was measured on this machine."""
+    return ROOT / "packages" / package / "benchmarks" / "results" / machine_name()
+
+
+@functools.cache
 def machine_name() -> str:
     """Name of the first GPU as a folder: ``nvidia-h200``."""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"]

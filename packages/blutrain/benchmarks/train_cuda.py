@@ -3,7 +3,8 @@
     python packages/blutrain/benchmarks/train_cuda.py [--out FILE] [--work PATTERN]... [--rounds 1]
 
 ``blutrain bench`` measures one process after another, and most of its time goes into ``torch.compile``. Here all peers
-compile at once and then wait; ours and each of them are timed one by one. Results are written after every work.
+compile at once and then wait; ours and each of them are timed one by one. Work under a memory limit is too large for
+that and has the GPU to itself, its own peers beside it. Results are written after every work.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from blutrain.benchmark import compare, format_table, peer_command, run_ours, save
-from blutrain.benchmark.works import TRAIN_WORKS, select
+from blutrain.benchmark.works import TRAIN_WORKS, TrainWork, select
 
-WARMUP, STEPS, THREADS = 5, 24, 4
+WARMUP, STEPS, THREADS = 5, 36, 4
 
 
 def main() -> None:
@@ -31,7 +33,18 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [w for w in TRAIN_WORKS if w.device == "cuda" and not w.limit_gib]
     works = select(tuple(options.work)) if options.work else chosen
+    together = [work for work in works if not work.limit_gib]
     entries: list[dict[str, Any]] = []
+    for group in [together, *([work] for work in works if work.limit_gib)]:
+        for measured in measure(group, options.rounds):
+            print(format_table(measured), flush=True)
+            entries += measured
+            if options.out is not None:
+                save(entries, options.out)
+
+
+def measure(works: list[TrainWork], rounds: int) -> Iterator[list[dict[str, Any]]]:
+    """Entries of one work after the other; their peers are all compiled before the first is timed."""
     with tempfile.TemporaryDirectory() as folder:
         peers = {}
         for work in works:
@@ -43,12 +56,9 @@ def main() -> None:
         for work in works:
             wait_until_ready([gate for gate in peers if gate.name.startswith(f"{work.name}.")], peers)
         for work in works:
-            ours = [run_ours(work.name, THREADS, STEPS, WARMUP) for _ in range(options.rounds)]
+            ours = [run_ours(work.name, THREADS, STEPS, WARMUP) for _ in range(rounds)]
             theirs = [finish(gate, peers[gate]) for gate in peers if gate.name.startswith(f"{work.name}.")]
-            entries += compare(work, ours, theirs, THREADS)
-            print(format_table(entries[-5:]), flush=True)
-            if options.out is not None:
-                save(entries, options.out)
+            yield compare(work, ours, theirs, THREADS)
 
 
 def wait_until_ready(gates: list[Path], peers: dict[Path, Any]) -> None:

@@ -121,6 +121,16 @@ def test_memory_that_does_not_suffice_is_told_before_and_a_smaller_batch_trains(
     blualloc.set_limit(0, "cuda:0")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_sanitized_steps(data: Path, tmp_path: Path, precision: str) -> None:
+    """Steps of a model with all that belongs to them, few and small enough for compute-sanitizer."""
+    small = ("train.steps=4", "train.eval_every=2", "train.eval_batches=1", "train.sample_every=4")
+    settings = (*small, f"train.precision={precision}", "model.dropout=0.1", "train.checkpoint_every=4")
+    losses = run(data, tmp_path / "run", *settings)
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
+
+
 def test_a_device_that_is_not_there(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=r"cuda:77"):
         train(configure(data, tmp_path / "run", "train.device=cuda:77"))
