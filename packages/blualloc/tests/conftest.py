@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import fcntl
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from variants import VARIANTS, FakePool, Variant, check_invariants, parameters
@@ -15,6 +18,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=f"no CUDA device: {reason}"))
+
+
+@pytest.fixture
+def whole_device() -> None:
+    """For tests that look at the memory of the whole GPU: no other test of this package uses it meanwhile."""
+
+
+@pytest.fixture(autouse=True)
+def device_turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets tests on the GPU run side by side (pytest-xdist), those that ask for ``whole_device`` alone."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    with (Path(tempfile.gettempdir()) / "blualloc-tests-gpu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if "whole_device" in request.fixturenames else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(params=parameters(VARIANTS))

@@ -101,6 +101,7 @@ def test_hidden_devices_are_explained() -> None:
     assert printed.count("CUDA_VISIBLE_DEVICES (now '')") == 2
 
 
+@pytest.mark.usefixtures("whole_device")
 def test_counters_agree_with_the_driver(pool: CudaPool) -> None:
     rng = random.Random(5)
     before, nvml_before = used_bytes(), nvml_used_bytes()
@@ -160,6 +161,7 @@ def test_a_training_step_reserves_little_more_than_it_needs(recompute: bool) -> 
             pool.free(address, stream=stream)
 
 
+@pytest.mark.usefixtures("whole_device")
 def test_the_limit_names_holders_and_leaves_the_pool_usable(pool: CudaPool) -> None:
     pool.set_limit(1 * GIB)
     held = [pool.allocate(100 * MIB, tag=f"layer {i % 3}") for i in range(9)]
