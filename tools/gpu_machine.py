@@ -2,7 +2,7 @@
 
     nox -s gpu                                             on any machine: wheels into dist/cuda/
     python tools/gpu_machine.py --wheels dist/cuda         on the machine with the GPU: everything
-    python tools/gpu_machine.py --wheels dist/cuda tests   parts of it: tests, sanitizer, bench, fidelity
+    python tools/gpu_machine.py --wheels dist/cuda tests   parts of it: tests, bench, fidelity, sanitizer
 
 Loss curves beside PyTorch need text of some 9 million tokens and GPT-2's vocabulary (``--text``, ``--vocabulary``);
 without them that part is left out.
@@ -28,7 +28,7 @@ from pathlib import Path
 import repository
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("tests", "sanitizer", "bench", "fidelity")
+PARTS = ("tests", "bench", "fidelity", "sanitizer")
 # Package, script and topic of every benchmark that needs a GPU.
 BENCHMARKS = (
     ("blublas", "gemm_cuda.py", "gemm"),
@@ -66,8 +66,6 @@ def main() -> int:
         if "tests" in parts:
             for package in repository.packages():
                 run.part(f"tests of {package}", *pytest_command(package), *arguments.pytest.split())
-        if "sanitizer" in parts:
-            run_sanitizers(run)
         if "bench" in parts:
             run_benchmarks(run)
         if "fidelity" in parts and arguments.text and arguments.vocabulary:
@@ -84,15 +82,17 @@ def main() -> int:
             )
         if {"bench", "fidelity"} & set(parts):
             run.part("tables", sys.executable, str(ROOT / "tools" / "docs_tables.py"))
+        if "sanitizer" in parts:
+            run_sanitizers(run, arguments.pytest.split())
         return run.summary()
 
 
-def run_sanitizers(run: Runner) -> None:
+def run_sanitizers(run: Runner, more: list[str]) -> None:
     """The tests that are small enough for them."""
     for tool in ("memcheck", "racecheck"):
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
         for package, what in (("blutensor", "operators"), ("blutrain", "steps of a model")):
-            tests = [*pytest_command(package), "-k", "sanitized"]
+            tests = [*pytest_command(package), "-k", "sanitized", *more]
             run.part(f"compute-sanitizer {tool}, {what}", *command, *tests)
 
 
