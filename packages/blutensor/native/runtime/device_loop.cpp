@@ -1,12 +1,13 @@
 // The training loop on a CUDA device: the host runs at most two steps ahead and never waits for the step it has started.
 //
-// Feeds go to the device from pinned memory, metrics come back to it, both by copies on the compute stream; the two
+// Feeds go to the device from pinned memory, metrics come back to it, each as one launch on the compute stream; the two
 // steps that may be under way have a row of it each. Before the host reuses a row it waits for that step and takes its
 // metrics. Batches come through a Staging per program: while a step runs, the source fills the next one.
 #include <array>
 #include <chrono>
 #include <exception>
 
+#include "runtime/copy_ranges.h"
 #include "runtime/run_loop.h"
 #include "runtime/staging.h"
 #include "tensor/device.h"
@@ -40,6 +41,19 @@ class DeviceLoop {
   DeviceLoop(RunLoop& loop, Device device)
       : loop_(loop), device_(device), row_bytes_((loop.feeds.size() + loop.metrics.size()) * kElement) {
     if (row_bytes_) rows_ = static_cast<char*>(allocate_pinned(kAhead * row_bytes_));
+    for (int64_t step = 0; step < kAhead; ++step) {
+      Row& r = row(step);
+      r.values = rows_ + static_cast<size_t>(step) * row_bytes_;
+      char* value = r.values;
+      for (const Tensor& t : loop.feeds) {
+        r.feeds.push_back({t.data(), value, dtype_size(t.dtype())});
+        value += kElement;
+      }
+      for (const Tensor& t : loop.metrics) {
+        r.metrics.push_back({value, t.data(), dtype_size(t.dtype())});
+        value += kElement;
+      }
+    }
   }
   ~DeviceLoop() { free_pinned(rows_); }
   DeviceLoop(const DeviceLoop&) = delete;
@@ -65,6 +79,13 @@ class DeviceLoop {
   }
 
  private:
+  // What goes between host and device in a step: values in pinned memory, feeds before metrics.
+  struct Row {
+    char* values = nullptr;
+    std::vector<CopyRange> feeds, metrics;
+    Event done;
+  };
+
   // One run of a program in a step.
   struct Place {
     size_t phase = 0;
@@ -142,24 +163,23 @@ class DeviceLoop {
     synchronize(device_);
   }
 
-  char* row(int64_t step) const { return rows_ + static_cast<size_t>(step % kAhead) * row_bytes_; }
+  Row& row(int64_t step) { return ring_[static_cast<size_t>(step % kAhead)]; }
 
   void feed() {
+    const Row& r = row(started_);
     for (size_t i = 0; i < loop_.feeds.size(); ++i) {
-      const Tensor& t = loop_.feeds[i];
-      char* from = row(started_) + i * kElement;
-      write_element(t.dtype(), from, loop_.feed_values[static_cast<size_t>(started_) * loop_.feeds.size() + i]);
-      copy_bytes(t.data(), device_, from, Device{}, dtype_size(t.dtype()));
-      t.storage().mark_written("run feed");
+      const double value = loop_.feed_values[static_cast<size_t>(started_) * loop_.feeds.size() + i];
+      write_element(loop_.feeds[i].dtype(), r.values + i * kElement, value);
     }
+    copy_ranges(r.feeds, compute_stream(device_));
+    for (const Tensor& t : loop_.feeds) t.storage().mark_written("run feed");
   }
 
   // The step is started; its metrics are on their way.
   void collect() {
-    char* to = row(started_) + loop_.feeds.size() * kElement;
-    for (size_t i = 0; i < loop_.metrics.size(); ++i)
-      copy_bytes(to + i * kElement, Device{}, loop_.metrics[i].data(), device_, dtype_size(loop_.metrics[i].dtype()));
-    done_[static_cast<size_t>(started_ % kAhead)].record(compute_stream(device_));
+    Row& r = row(started_);
+    copy_ranges(r.metrics, compute_stream(device_));
+    r.done.record(compute_stream(device_));
     ++started_;
   }
 
@@ -169,9 +189,9 @@ class DeviceLoop {
       const int64_t step = loop_.steps_done;
       {
         const Stopwatch watch(waiting_);
-        done_[static_cast<size_t>(step % kAhead)].wait();
+        row(step).done.wait();
       }
-      const char* from = row(step) + loop_.feeds.size() * kElement;
+      const char* from = row(step).values + loop_.feeds.size() * kElement;
       for (size_t i = 0; i < loop_.metrics.size(); ++i)
         loop_.metric_values[static_cast<size_t>(step) * loop_.metrics.size() + i] =
             read_element(loop_.metrics[i].dtype(), from + i * kElement);
@@ -182,7 +202,7 @@ class DeviceLoop {
   Device device_;
   size_t row_bytes_;      // feeds, then metrics
   char* rows_ = nullptr;  // pinned [kAhead, row_bytes_]
-  std::array<Event, kAhead> done_;
+  std::array<Row, kAhead> ring_;
   int64_t started_ = 0;
   double waiting_ = 0, filling_ = 0;
   std::exception_ptr failure_;  // of the source

@@ -21,12 +21,6 @@ cudaStream_t copy_stream_of(Device device) {
   return stream;
 }
 
-void copy_on(void* stream, void* to, const void* from, size_t bytes) {
-  if (!bytes) return;
-  if (const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)))
-    cuda_failed(error, "batch");
-}
-
 }  // namespace
 
 Staging::Staging(const Program& program) : program_(program), copies_(copy_stream_of(program.device)) {
@@ -37,7 +31,12 @@ Staging::Staging(const Program& program) : program_(program), copies_(copy_strea
   for (Buffer& buffer : buffers_) {
     buffer.pinned = static_cast<char*>(allocate_pinned(bytes_));
     buffer.device = make_ref<Storage>(bytes_, program.device, "staging");
-    for (const size_t offset : offsets_) buffer.addresses.push_back(buffer.pinned + offset);
+    for (size_t i = 0; i < offsets_.size(); ++i) {
+      const Tensor& slot = program.slot_tensors[i];
+      buffer.addresses.push_back(buffer.pinned + offsets_[i]);
+      const char* staged = static_cast<const char*>(buffer.device->data()) + offsets_[i];
+      buffer.to_slots.push_back({slot.data(), staged, slot.nbytes()});
+    }
     buffer.consumed.record(compute_stream(program.device));
   }
 }
@@ -56,7 +55,10 @@ const std::vector<void*>& Staging::begin_fill() {
 void Staging::start_copy() {
   Buffer& buffer = buffers_[num_filled_ % 2];
   buffer.consumed.hold(copies_);
-  copy_on(copies_, buffer.device->data(), buffer.pinned, bytes_);
+  if (const cudaError_t error =
+          bytes_ ? cudaMemcpyAsync(buffer.device->data(), buffer.pinned, bytes_, cudaMemcpyHostToDevice, copies_)
+                 : cudaSuccess)
+    cuda_failed(error, "batch");
   buffer.copied.record(copies_);
   ++num_filled_;
 }
@@ -65,10 +67,7 @@ void Staging::deliver() {
   Buffer& buffer = buffers_[num_delivered_ % 2];
   void* stream = compute_stream(program_.device);
   buffer.copied.hold(stream);
-  for (size_t i = 0; i < offsets_.size(); ++i) {
-    const Tensor& slot = program_.slot_tensors[i];
-    copy_on(stream, slot.data(), static_cast<char*>(buffer.device->data()) + offsets_[i], slot.nbytes());
-  }
+  copy_ranges(buffer.to_slots, stream);
   buffer.consumed.record(stream);
   ++num_delivered_;
 }

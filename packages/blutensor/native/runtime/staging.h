@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "runtime/copy_ranges.h"
 #include "runtime/graph.h"
 
 namespace blutensor {
@@ -33,6 +34,7 @@ class Staging {
     char* pinned = nullptr;
     Ref<Storage> device;
     std::vector<void*> addresses;  // in pinned memory
+    std::vector<CopyRange> to_slots;
     Event copied, consumed;
   };
 
