@@ -65,7 +65,10 @@ def main() -> int:
         run = Runner({**os.environ, "PYTHONPATH": os.pathsep.join([target, os.environ.get("PYTHONPATH", "")])})
         if "tests" in parts:
             for package in repository.packages():
-                run.part(f"tests of {package}", *pytest_command(package), *arguments.pytest.split())
+                tests = ROOT / "packages" / package / "tests"
+                run.part(f"tests of {package}", *pytest_command(tests), "-m", "gpu", *arguments.pytest.split())
+            # Its last block runs where there is a GPU, and only there.
+            run.part("tutorial", *pytest_command(ROOT / "docs" / "tests" / "test_tutorials.py"), "-k", "from_pytorch")
         if "bench" in parts:
             run_benchmarks(run)
         if "fidelity" in parts and arguments.text and arguments.vocabulary:
@@ -92,8 +95,8 @@ def run_sanitizers(run: Runner, more: list[str]) -> None:
     for tool in ("memcheck", "racecheck"):
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
         for package, what in (("blutensor", "operators"), ("blutrain", "steps of a model")):
-            tests = [*pytest_command(package), "-k", "sanitized", *more]
-            run.part(f"compute-sanitizer {tool}, {what}", *command, *tests)
+            tests = pytest_command(ROOT / "packages" / package / "tests")
+            run.part(f"compute-sanitizer {tool}, {what}", *command, *tests, "-m", "gpu", "-k", "sanitized", *more)
 
 
 def run_benchmarks(run: Runner) -> None:
@@ -134,10 +137,10 @@ class Runner:
         return 1 if any(status for _, status, _ in self._results) else 0
 
 
-def pytest_command(package: str) -> list[str]:
-    """The GPU's tests of a package."""
+def pytest_command(tests: Path) -> list[str]:
+    """pytest with the repository's settings on a folder or file."""
     settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-q"]
-    return [sys.executable, "-m", "pytest", *settings, "-m", "gpu", str(ROOT / "packages" / package / "tests")]
+    return [sys.executable, "-m", "pytest", *settings, str(tests)]
 
 
 def script_of(package: str, script: str) -> list[str]:
