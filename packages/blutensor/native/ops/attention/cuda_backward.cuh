@@ -6,8 +6,8 @@
 //   dS = P * (dP - delta),  dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K.
 // Both keep P and dS in registers: the first works on S^T and dP^T, whose accumulators are the left operands of P^T dO
 // and dS^T Q.
-// Arithmetic that says so (Math::kChain) puts sums of so many rows away to the gradient and begins anew: the error of one
-// chain grows with its length.
+// Arithmetic that limits chains (kChainOf) puts sums of so many rows away to the gradient and begins anew, and takes back
+// what rounding logsumexp log2(e) does to P.
 // Work: 8 T S D FLOPs for the keys, 6 T S D for the queries, 2 T S exponentials a pair.
 // Benchmark: benchmarks/bench_attention_cuda.py
 #pragma once
@@ -36,12 +36,6 @@ struct BackwardShape {
 
 // ---------------------------------------------------------------- sums
 
-template <class Math>
-inline constexpr int kChainOf = 0;  // no end
-template <class Math>
-  requires requires { Math::kChain; }
-inline constexpr int kChainOf<Math> = Math::kChain;
-
 // Stores the warp's sums, times `factor`, to its rows of a gradient; adds: to what it stored before.
 template <class Math, int kTiles>
 __device__ __forceinline__ void put_away(const float (&sums)[kTiles][Math::kHeadDim / 8][4],
@@ -55,12 +49,10 @@ __device__ __forceinline__ void put_away(const float (&sums)[kTiles][Math::kHead
     Math::template store<kTiles>(sums, factor, tile, target, stride, first_row, limit, head_dim);
 }
 
-template <int kTiles, int kColumns>
-__device__ __forceinline__ void clear(float (&sums)[kTiles][kColumns][4]) {
-#pragma unroll
-  for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0;
+// exp2(shift - logsumexp log2(e)) for `shift`, that product rounded: P with the shift is too small by this factor. The
+// largest of float32's roundings in P, and one that a whole row shares.
+__device__ __forceinline__ float shift_correction(float logsumexp, float shift) {
+  return fmaf(fmaf(-logsumexp, kLog2eRest, fmaf(-logsumexp, kLog2e, shift)), kLn2, 1.0f);
 }
 
 // ---------------------------------------------------------------- dK and dV
@@ -156,12 +148,17 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
       if constexpr (Math::kIsAsync) Math::template wait<1>(p);
 #pragma unroll
       for (int n = 0; n < kStep / 8; ++n) {
-        const float2 shift = ptx::load_shared_2(statistics + 32 * n);
+        const float2 logsumexp_of = ptx::load_shared_2(statistics + 32 * n);
 #pragma unroll
-        for (int m = 0; m < kTiles; ++m)
+        for (int e = 0; e < 2; ++e) {
+          const float of_query = e ? logsumexp_of.y : logsumexp_of.x, shift = kLog2e * of_query;
 #pragma unroll
-          for (int r = 0; r < 4; ++r)
-            p[m][n][r] = ptx::exp2_approximate(fmaf(p[m][n][r], factor, -kLog2e * (r & 1 ? shift.y : shift.x)));
+          for (int i = 0; i < 2 * kTiles; ++i) {
+            float& x = p[i >> 1][n][2 * (i & 1) + e];
+            x = ptx::exp2_approximate(fmaf(x, factor, -shift));
+            if constexpr (kChainOf<Math> > 0) x *= shift_correction(of_query, shift);
+          }
+        }
       }
       if ((args.causal && first_query < last_row) || first_query + kStep > num_queries) {
 #pragma unroll
@@ -249,21 +246,21 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
   const typename Math::template Left<kTiles> left_queries(warp_queries), left_grads(warp_grads);
   const float factor = static_cast<float>(args.scale * 1.44269504088896340736);
 
-  float shift[kTiles][2], mean[kTiles][2];
+  float shift[kTiles][2], mean[kTiles][2], scale[kTiles][2];
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane_group();
       const int64_t at = static_cast<int64_t>(pair) * num_queries + row;
-      shift[m][h] = row < num_queries ? static_cast<const float*>(args.logsumexp)[at] * kLog2e : INFINITY;
+      const float logsumexp = row < num_queries ? static_cast<const float*>(args.logsumexp)[at] : INFINITY;
+      shift[m][h] = logsumexp * kLog2e;
       mean[m][h] = row < num_queries ? static_cast<const float*>(args.delta)[at] : 0.0f;
+      scale[m][h] = static_cast<float>(args.scale);
+      if constexpr (kChainOf<Math> > 0) scale[m][h] *= shift_correction(logsumexp, shift[m][h]);
     }
   float grad_query[kTiles][kHeadDim / 8][4] = {};
   const auto put = [&](bool adds) {
-    float scale[kTiles][2];
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) scale[m][0] = scale[m][1] = static_cast<float>(args.scale);
     put_away<Math, kTiles>(grad_query, scale, warp_queries, matrix(args.grad_query), args.grad_query, first_row,
                            num_queries, head_dim, adds);
   };

@@ -3,7 +3,8 @@
 // One block of warps takes kWarps * 16 * kTiles queries of one pair and walks over the keys, kKeys at a time;
 // each warp owns 16 * kTiles rows and keeps their running maximum, sum and output in registers. Keys and values come
 // through two stages of cp.async: the next ones load while the present ones are used. Causal: warps skip what is
-// masked, blocks with most keys start first.
+// masked, blocks with most keys start first. Rows' sums are formed block by block, and where the arithmetic limits chains
+// (kChainOf), so is the output: backward's probabilities and delta are no better than what forward leaves them.
 // Work: 4 T S D FLOPs and T S exponentials a pair; memory: each key tile once per block of queries, mostly from L2.
 // Benchmark: benchmarks/bench_attention_cuda.py
 #pragma once
@@ -37,14 +38,15 @@ __device__ __forceinline__ float softmax_row(float (&s)[kBlocks][4], int r, floa
   const float shift = top == -INFINITY ? 0.0f : top * factor;
   const float correction = ptx::exp2_approximate(maximum * factor - shift);
   maximum = top;
-  sum *= correction;
+  float of_block = 0;
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       s[n][r + e] = ptx::exp2_approximate(fmaf(s[n][r + e], factor, -shift));
-      sum += s[n][r + e];
+      of_block += s[n][r + e];
     }
+  sum = fmaf(sum, correction, of_block);
   return correction;
 }
 
@@ -54,7 +56,8 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
   using Shape = ForwardShape<Math, kTiles, kKeys>;
   using Element = typename Math::Element;
   using Rows = typename Math::Rows;
-  constexpr int kHeadDim = Math::kHeadDim;
+  constexpr int kHeadDim = Math::kHeadDim, kBlocksOfChain = kChainOf<Math> / kKeys;
+  constexpr bool kHasTotal = kChainOf<Math> > 0;
   extern __shared__ __align__(1024) unsigned char shared[];
 
   // ---- prologue: which rows, first loads
@@ -89,6 +92,7 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
   const float factor = static_cast<float>(args.scale * 1.44269504088896340736);
 
   float output[kTiles][kHeadDim / 8][4] = {}, maximum[kTiles][2], sum[kTiles][2] = {};
+  float total[kTiles][kHasTotal ? kHeadDim / 8 : 1][4] = {};  // of chains that have ended
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) maximum[m][0] = maximum[m][1] = -INFINITY;
 
@@ -135,32 +139,32 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
         corrects |= correction[m][h] != 1;
       }
     if (__any_sync(~0u, corrects)) {  // a maximum rises seldom after the first blocks
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 8; ++n)
-#pragma unroll
-          for (int r = 0; r < 4; ++r) output[m][n][r] *= correction[m][r >> 1];
+      scale_rows(output, correction);
+      if constexpr (kHasTotal) scale_rows(total, correction);
     }
     Math::template accumulate<kTiles, kKeys>(output, s, stage + Shape::kStageBytes / 2);
     if constexpr (Math::kIsAsync) Math::template wait<0>(output);
+    if constexpr (kHasTotal) {
+      if ((block + 1) % kBlocksOfChain == 0) add(total, output), clear(output);
+    }
   }
 
   // ---- epilogue: normalise, write
   ptx::copy_async_wait<0>();
+  if constexpr (kHasTotal) add(output, total);
   float inverse[kTiles][2];
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float total = sum[m][h];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
-      inverse[m][h] = num_keys == 0 ? 0.0f : 1.0f / total;
+      float row_sum = sum[m][h];
+      row_sum += __shfl_xor_sync(~0u, row_sum, 1);
+      row_sum += __shfl_xor_sync(~0u, row_sum, 2);
+      inverse[m][h] = num_keys == 0 ? 0.0f : 1.0f / row_sum;
       const int row = first_row + 16 * m + 8 * h + lane_group();
       if (lane_column() == 0 && row < num_queries)
         static_cast<float*>(args.logsumexp)[static_cast<int64_t>(pair) * num_queries + row] =
-            num_keys == 0 ? -INFINITY : fmaf(maximum[m][h], static_cast<float>(args.scale), logf(total));
+            num_keys == 0 ? -INFINITY : fmaf(maximum[m][h], static_cast<float>(args.scale), logf(row_sum));
     }
   Math::template store<kTiles>(output, inverse, warp_queries, matrix(args.output),
                                static_cast<int>(args.output.row_stride), first_row, num_queries, head_dim);

@@ -23,6 +23,7 @@
 namespace blutensor::cuda {
 
 inline constexpr float kLog2e = 1.44269504088896340736f;
+inline constexpr float kLog2eRest = static_cast<float>(1.44269504088896340736 - kLog2e);
 inline constexpr float kLn2 = 0.69314718055994530942f;
 
 __device__ __forceinline__ int lane_group() { return (threadIdx.x & 31) >> 2; }  // g
@@ -127,6 +128,45 @@ struct KeptLeft {
       for (int i = 0; i < 4; ++i) left[m][i] = kept[step][m][i];
   }
 };
+
+// ---------------------------------------------------------------- sums
+
+// Most rows that are added up one by one (Math::kChain, where an arithmetic says so); such sums are then added to others,
+// because the error of a chain grows with its length. 0: no end.
+template <class Math>
+inline constexpr int kChainOf = 0;
+template <class Math>
+  requires requires { Math::kChain; }
+inline constexpr int kChainOf<Math> = Math::kChain;
+
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void clear(float (&sums)[kTiles][kColumns][4]) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0;
+}
+
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void add(float (&sums)[kTiles][kColumns][4], const float (&more)[kTiles][kColumns][4]) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) sums[m][n][r] += more[m][n][r];
+}
+
+// Multiplies rows by factor[tile][row >= 8].
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void scale_rows(float (&sums)[kTiles][kColumns][4], const float (&factor)[kTiles][2]) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) sums[m][n][r] *= factor[m][r >> 1];
+}
 
 // ---------------------------------------------------------------- storing accumulators
 
@@ -356,7 +396,7 @@ struct Ieee {
   static constexpr bool kIsAsync = false;
   static constexpr int kBackwardBlocks = 2;  // per multiprocessor
   static constexpr bool kRounds = false;
-  static constexpr int kChain = 512;  // most rows that backward adds up one by one
+  static constexpr int kChain = 128;
   template <int kTiles>
   using Left = SharedLeft<Rows, kTiles>;
   template <int kTiles>
