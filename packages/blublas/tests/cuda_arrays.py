@@ -43,6 +43,14 @@ def chain(torch: Any, a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
+def chains(torch: Any, a: Tensor, b: Tensor, length: int) -> Tensor:
+    """The product with chains of at most ``length`` additions, and one of their sums."""
+    out = torch.zeros(a.shape[0], b.shape[1], device=a.device, dtype=a.dtype)
+    for k in range(0, a.shape[1], length):
+        out += chain(torch, a[:, k : k + length], b[k : k + length])
+    return out
+
+
 def assert_as_good_as(ours: Tensor, theirs: Tensor, truth: Tensor, roundoff: float, what: str = "") -> None:
     """Our largest error is at most twice PyTorch's at the same precision, plus one rounding of the largest result."""
     assert ours.shape == truth.shape, (what, ours.shape, truth.shape)

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from cuda_arrays import ROUNDOFF, Tensor, assert_as_good_as, chain, matrix, poison, rows
+from cuda_arrays import ROUNDOFF, Tensor, assert_as_good_as, chain, chains, matrix, poison, rows
 
 import blublas
 
@@ -67,6 +67,8 @@ def test_what_the_heuristics_choose(cuda: Any, dtype: str, math: Any) -> None:
         (512, 768, 768),
         (768, 768, 8192),
         (768, 3072, 4096),
+        (1024, 768, 50304),
+        (3072, 768, 16384),
         (64, 64, 4096),
         (4, 2304, 768),
         (1, 700, 2048),
@@ -77,6 +79,23 @@ def test_what_the_heuristics_choose(cuda: Any, dtype: str, math: Any) -> None:
             theirs = a @ b
             blublas.gemm(a, b, out, math=math)
             assert_as_good_as(out, theirs, a.double() @ b.double(), ROUNDOFF[key], f"{m} x {n} x {k} {left} {right}")
+
+
+@pytest.mark.parametrize("k", [248, 256, 264, 512, 520, 4104, 20000])
+def test_long_float32_sums_are_cut(cuda: Any, k: int) -> None:
+    """Without splitting K, every float32 kernel is as good as chains of 256 additions; one of 4104 is 4 times worse."""
+    lefts = {layout: matrix(cuda, 136, k, "float32", layout) for layout in ("rows", "columns")}
+    rights = {layout: matrix(cuda, k, 264, "float32", layout) for layout in ("rows", "columns")}
+    lefts["rows"].copy_(lefts["columns"])
+    rights["rows"].copy_(rights["columns"])
+    a, b = lefts["rows"], rights["rows"]
+    truth, theirs = a.double() @ b.double(), chains(cuda, a, b, 256)
+    for config in [name for name in blublas.cuda_configs() if name.startswith("f32")]:
+        blublas.set_cuda_config(f"{config}/1")
+        for left, right in itertools.product(lefts, rights):
+            out = poison(cuda, 136, 264, "float32")
+            blublas.gemm(lefts[left], rights[right], out)
+            assert_as_good_as(out, theirs, truth, ROUNDOFF["float32"], f"{config} {left} {right}")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])

@@ -19,6 +19,9 @@ struct CudaConfig {
   int blocks;  // that fit on a multiprocessor of compute capability 9.0
   // [A is K-major][B is K-major]
   std::array<std::array<const void*, 2>, 2> kernels;
+  int chain = 0, totals_bytes = 0;  // more shared memory, where the part of K that a block does is longer than `chain`
+
+  int shared_bytes_for(int64_t k) const { return shared_bytes + (k > chain ? totals_bytes : 0); }
 };
 
 std::span<const CudaConfig> float32_configs();

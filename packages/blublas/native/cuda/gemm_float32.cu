@@ -10,7 +10,7 @@ template <int kBlockM, int kBlockN, int kBlockK, int kWarpM, int kWarpN, int kBl
 CudaConfig config(const char* name) {
   using Shape = SimtShape<kBlockM, kBlockN, kBlockK, kWarpM, kWarpN, kBlocks>;
   using Short = SimtShape<kBlockM, kBlockN, 8, kWarpM, kWarpN, kBlocks>;
-  static_assert(kBlockK % 8 == 0);
+  static_assert(kBlockK % 8 == 0 && Short::kSharedBytes <= Shape::kSharedBytes);
   return {name,
           CudaMath::float32,
           kBlockM,
@@ -23,7 +23,9 @@ CudaConfig config(const char* name) {
           {{{reinterpret_cast<const void*>(gemm_f32_simt<Shape, false, false>),
              reinterpret_cast<const void*>(gemm_f32_simt<Short, false, true>)},
             {reinterpret_cast<const void*>(gemm_f32_simt<Shape, true, false>),
-             reinterpret_cast<const void*>(gemm_f32_simt<Short, true, true>)}}}};
+             reinterpret_cast<const void*>(gemm_f32_simt<Short, true, true>)}}},
+          Shape::kChain,
+          Shape::kTotals};
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // A block of 256 threads does 64 x 64, a thread 4 rows (16 apart) by 4 columns. Elements are read one by one, along
 // whichever axis is contiguous, into shared memory [k][row], and converted to the accumulation type there. Sums run over
-// k in order. 2 M N K FLOP; meant to be right, not fast.
+// k in order, and are added to totals after every kChain. 2 M N K FLOP; meant to be right, not fast.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace blublas {
 namespace {
 
-constexpr int kTile = 64, kBlockK = 16, kThreads = 256, kPad = 4;
+constexpr int kTile = 64, kBlockK = 16, kThreads = 256, kPad = 4, kChain = 64;
 
 struct GeneralParams {
   MatrixRef a, b;
@@ -46,7 +46,13 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_general(const __grid_constan
   const int64_t z = blockIdx.z, batch = z / p.splits, split = z % p.splits;
   const int64_t k_begin = split * p.k_per_split, k_end = min(p.k, k_begin + p.k_per_split);
   const int row = static_cast<int>(threadIdx.x) / 16, column = static_cast<int>(threadIdx.x) % 16 * 4;
-  T sums[4][4] = {};
+  T sums[4][4] = {}, totals[4][4] = {};
+  const auto add = [](T(&to)[4][4], const T(&from)[4][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[i][j] += from[i][j];
+  };
   for (int64_t k = k_begin; k < k_end; k += kBlockK) {
     load_tile(p.a, batch, p.a.row_stride, p.a.col_stride, first_m, p.m, k, k_end, a);
     load_tile(p.b, batch, p.b.col_stride, p.b.row_stride, first_n, p.n, k, k_end, b);
@@ -58,7 +64,13 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_general(const __grid_constan
 #pragma unroll
         for (int j = 0; j < 4; ++j) sums[i][j] = fma(a[kk][row + 16 * i], b[kk][column + j], sums[i][j]);
     __syncthreads();
+    if ((k - k_begin + kBlockK) % kChain == 0) {
+      add(totals, sums);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;
+    }
   }
+  add(sums, totals);
   const EpilogueParams& e = p.epilogue;
   const int64_t at = first_n + column;
   const int count = static_cast<int>(max(min(static_cast<int64_t>(4), p.n - at), static_cast<int64_t>(0)));

@@ -57,6 +57,16 @@ CudaPlan plan(const CudaProblem& p, const CudaConfig& config, int64_t splits) {
   return {&config, ceil_div(k_blocks, per_split), per_split * config.block_k};  // no part is empty
 }
 
+bool has_memory(const CudaProblem& p, const CudaPlan& plan) {
+  return plan.config->shared_bytes_for(plan.k_per_split) <= p.device->shared_bytes;
+}
+
+// Blocks on a multiprocessor, which has 1 KiB more than a block may have and takes 1 KiB for each.
+int blocks_at_once(const CudaProblem& p, const CudaPlan& plan) {
+  const int room = (p.device->shared_bytes + 1024) / (plan.config->shared_bytes_for(plan.k_per_split) + 1024);
+  return std::clamp(room, 1, plan.config->blocks);
+}
+
 // Least of K in a part.
 constexpr int64_t kLeastK = 64;
 
@@ -68,9 +78,9 @@ double seconds(const CudaProblem& p, const CudaLayout& layout, const CudaPlan& p
   const CudaConfig& config = *plan.config;
   const int64_t tiles = ceil_div(p.m, config.block_m) * ceil_div(p.n, config.block_n) * p.batch * plan.splits;
   const int64_t sms = p.device->num_multiprocessors;
-  const double alone = std::max(1.1, 0.8 * config.blocks);
-  const double in_turn =
-      tiles <= sms ? alone : static_cast<double>(ceil_div(tiles, sms * config.blocks) * config.blocks);
+  const int blocks = blocks_at_once(p, plan);
+  const double alone = std::max(1.1, 0.8 * blocks);
+  const double in_turn = tiles <= sms ? alone : static_cast<double>(ceil_div(tiles, sms * blocks) * blocks);
   const double k = static_cast<double>(plan.k_per_split + 3 * config.block_k + 64);
   double total = in_turn * 2.0 * config.block_m * config.block_n * k / (rate(config, layout) * 1e12 / 132);
   if (plan.splits > 1) total += 2.5e-6 + 8.0 * static_cast<double>(p.m * p.n * p.batch * plan.splits) / 3e12;
@@ -81,13 +91,13 @@ CudaPlan best_plan(const CudaProblem& p, const CudaLayout& layout, CudaMath math
   CudaPlan best;
   double least = 0;
   for (const CudaConfig& config : configs_for(math)) {
-    if (config.shared_bytes > p.device->shared_bytes) continue;
     int64_t before = 0;
     for (int64_t splits = 1; splits <= 32; ++splits) {
       const CudaPlan candidate = plan(p, config, splits);
       if (candidate.splits == before) continue;
       if (splits > 1 && candidate.k_per_split < kLeastK) break;
       before = candidate.splits;
+      if (!has_memory(p, candidate)) continue;
       const double time = seconds(p, layout, candidate);
       if (best.config == nullptr || time < least) best = candidate, least = time;
     }
@@ -121,8 +131,10 @@ CudaPlan choose_plan(const CudaProblem& p, const CudaLayout& layout) {
   const CudaMath math = math_of(p);
   if (named.index >= 0) {
     const CudaConfig& config = *all[static_cast<size_t>(named.index)];
-    if (config.math == math && config.shared_bytes <= p.device->shared_bytes)
-      return plan(p, config, std::max(1, named.splits));
+    if (config.math == math) {
+      const CudaPlan wanted = plan(p, config, std::max(1, named.splits));
+      if (has_memory(p, wanted)) return wanted;
+    }
   }
   for (const TunedChoice& tuned : kTunedChoices) {
     if (tuned.arch != p.device->arch || tuned.m != p.m || tuned.n != p.n || tuned.k != p.k || p.batch != 1 ||

@@ -7,6 +7,9 @@
 // 4 longer so that the stores of a warp hit different banks. A thread reads its rows and columns of the next k in vectors
 // of four while it multiplies those of this one.
 //   rows of a lane: i / 4 * 16 + (lane's row of 4) * 4 + i % 4; columns alike with 8 lanes
+// After kChain products a thread adds its sums to totals and begins anew, so that errors grow with the square root of
+// kChain + K / kChain, not of K. Totals do not fit in registers: they lie in shared memory behind the ring, each thread's
+// vectors a block apart, and only a K that needs them is launched with room for them.
 //
 // What bounds it, on compute capability 8.6 and newer:
 //   - A scheduler starts one instruction a cycle, so everything beside the multiply-adds costs: 6 loads to 128 of them,
@@ -17,7 +20,8 @@
 //     vectors whose pairs are swapped, which is what makes the compiler place them so.
 //   - Shared memory gives a multiprocessor 128 bytes a cycle, whether lanes read the same or not: at 16 x 8 sums, three
 //     quarters of its time. What K-major operands store there comes on top, so they want large tiles (128 x 256).
-// Cost of a tile: 2 M N K FLOP; 96 bytes from shared memory for 128 multiply-adds of a thread.
+// Cost of a tile: 2 M N K FLOP; 96 bytes from shared memory for 128 multiply-adds of a thread; every kChain of K a load
+// and a store of all totals.
 // Benchmark: benchmarks/gemm_cuda.py --work 'gemm.fp32.*'
 #pragma once
 
@@ -33,11 +37,15 @@ struct SimtShape {
   static constexpr int kBlockK = kBlockK_, kStages = 3, kBlocks = kBlocks_;  // blocks of a multiprocessor
   static constexpr int kWarpsM = kBlockM / kWarpM, kWarpsN = kBlockN / kWarpN, kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kPadding = 4;  // of a line that came transposed, in elements
-  static constexpr int kRing = kStages * kBlockK * (kBlockM + kBlockN + 2 * kPadding) * 4;
+  // Of blocks of 16 only A comes transposed: two rings and totals of 128 x 128 just fit on compute capability 9.0.
+  static constexpr int kRing = kStages * kBlockK * (kBlockM + kBlockN + (kBlockK == 8 ? 2 : 1) * kPadding) * 4;
   // The epilogue, in which the ring is free, goes faster with half a warp tile at a time.
   static constexpr int kFinish = kThreads / 32 * (kWarpM / 2) * (kWarpN + 8) * 4;
   static constexpr int kSharedBytes = kRing > kFinish ? kRing : kFinish;
+  // 2% more instructions; small tiles do small products, of which other libraries cut K further.
+  static constexpr int kChain = kBlockM * kBlockN > 64 * 64 ? 256 : 128, kTotals = kBlockM * kBlockN * 4;
   using Stage = WarpStage<kWarpM, kWarpN, kSharedBytes / (kWarpsM * kWarpsN), true>;
+  static_assert(kChain % kBlockK == 0);
   static_assert(kSharedBytes <= 99 * 1024, "compute capability 8.6 and 8.9 have 99 KiB");
 };
 
@@ -135,6 +143,39 @@ __device__ __forceinline__ void load_lane(float (&values)[kSize], uint32_t addre
   }
 }
 
+// The totals of a thread, vectors of four whose pairs are swapped as for the epilogue; nobody else reads them.
+template <int kThreads>
+struct SimtTotals {
+  uint32_t own;
+
+  __device__ explicit SimtTotals(uint32_t totals) : own(totals + threadIdx.x * 16) {}
+
+  template <int kRows, int kColumns>
+  __device__ __forceinline__ void add_to(float (&sums)[kRows][kColumns]) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int j = 0; j < kColumns; j += 4) {
+        const float4 v = ptx::load_shared_4(own + static_cast<uint32_t>((r * kColumns + j) / 4 * kThreads * 16));
+        float* to = &sums[r][j];
+        to[1] += v.x, to[0] += v.y, to[3] += v.z, to[2] += v.w;
+      }
+  }
+  // And clears the sums.
+  template <int kRows, int kColumns>
+  __device__ __forceinline__ void take(float (&sums)[kRows][kColumns]) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int j = 0; j < kColumns; j += 4) {
+        float* from = &sums[r][j];
+        ptx::store_shared_4(own + static_cast<uint32_t>((r * kColumns + j) / 4 * kThreads * 16),
+                            make_float4(from[1], from[0], from[3], from[2]));
+        from[0] = from[1] = from[2] = from[3] = 0;
+      }
+  }
+};
+
 template <typename Shape, bool kKMajorA, bool kKMajorB>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt(const __grid_constant__ GemmParams p) {
   constexpr int kThreadM = Shape::kWarpM / 4, kThreadN = Shape::kWarpN / 8, kBlockK = Shape::kBlockK;
@@ -142,6 +183,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
   using CopyB = SimtCopy<kKMajorB, Shape::kBlockN, kBlockK, Shape::kThreads, Shape::kPadding>;
   constexpr uint32_t kLineA = CopyA::kStride * 4, kLineB = CopyB::kStride * 4, kBytesA = kBlockK * kLineA,
                      kBytes = kBytesA + kBlockK * kLineB;
+  constexpr int kBlocksOfChain = Shape::kChain / kBlockK;
+  static_assert(Shape::kStages * kBytes <= Shape::kRing);
   extern __shared__ __align__(1024) char shared[];
   const uint32_t first_buffer = ptx::shared_address(shared), last_buffer = first_buffer + 2 * kBytes;
   const TilePlace place = tile_place(p);
@@ -174,6 +217,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
   const uint32_t own_a = static_cast<uint32_t>((warp_m + lane_m * 4) * 4);
   const uint32_t own_b = kBytesA + static_cast<uint32_t>((warp_n + lane_n * 4) * 4);
 
+  const SimtTotals<Shape::kThreads> totals(first_buffer + Shape::kSharedBytes);
   float sums[kThreadM][kThreadN] = {};
   float a[2][kThreadM], b[2][kThreadN];  // of this k and the next
 
@@ -228,7 +272,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
         }
     }
     buffer = next;
+    if ((block + 1) % kBlocksOfChain == 0 && block + 1 < num_blocks) {
+      if (block >= kBlocksOfChain) totals.add_to(sums);
+      totals.take(sums);
+    }
   }
+  if (num_blocks > kBlocksOfChain) totals.add_to(sums);
   ptx::wait_copies<0>();
   __syncthreads();
 

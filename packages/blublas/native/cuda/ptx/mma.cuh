@@ -42,6 +42,11 @@ __device__ __forceinline__ void store_shared(uint32_t address, float value) {
   asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(address), "f"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_4(uint32_t address, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
 // c += a b, k = 16
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
