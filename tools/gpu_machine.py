@@ -138,7 +138,7 @@ class Runner:
 
 
 def pytest_command(tests: Path) -> list[str]:
-    """pytest with the repository's settings on a folder or file."""
+    """The command that runs tests of a folder or file with the settings of the repository."""
     settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-q"]
     return [sys.executable, "-m", "pytest", *settings, str(tests)]
 
