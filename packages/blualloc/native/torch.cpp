@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "device/cuda.h"
+
 namespace {
 
 constexpr int kMaxDevices = 64;
@@ -32,6 +34,12 @@ blualloc_pool* pool_of(int device_index) {
 void* blualloc_torch_malloc(ptrdiff_t bytes, int device_index, void* stream) {
   blualloc_pool* const pool = pool_of(device_index);
   void* block = nullptr;
+  // A graph uses its memory at every replay, also where PyTorch has freed it long since.
+  if (pool != nullptr && blualloc::is_captured(stream)) {
+    throw std::runtime_error("[torch] expected an allocation outside of a CUDA graph, got " + std::to_string(bytes) +
+                             " bytes while PyTorch captures: graphs need private pools, which PyTorch has for its own "
+                             "allocator only; train without torch.cuda.graph, or without blualloc.torch.install()");
+  }
   if (pool == nullptr || bytes < 0 ||
       blualloc_allocate(pool, static_cast<uint64_t>(bytes), stream, "torch", &block) != BLUALLOC_OK) {
     throw std::runtime_error(blualloc_last_error());

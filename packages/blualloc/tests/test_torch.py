@@ -120,3 +120,26 @@ def test_too_late_is_an_error() -> None:
     )
     assert printed.startswith("[install] expected to be called before PyTorch's first CUDA tensor")
     assert printed.endswith("False\n")
+
+
+@pytest.mark.gpu
+@pytest.mark.torch
+def test_graphs_are_refused_and_the_process_goes_on() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: no comparison with it")
+    printed = run_python(
+        """
+        import torch
+        import blualloc.torch
+        blualloc.torch.install()
+        x = torch.ones(1000, device="cuda")
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                x + 1
+        except RuntimeError as error:
+            print(error)
+        print((x + 1).sum().item())
+        """
+    )
+    assert "expected an allocation outside of a CUDA graph, got 4000 bytes" in printed
+    assert printed.endswith("2000.0\n")

@@ -388,7 +388,8 @@ BLUALLOC_API int32_t blualloc_plan(const blualloc_plan_request* request, bluallo
 /* What torch.cuda.memory.CUDAPluggableAllocator calls (blualloc.torch.install() plugs it in): the default pools of CUDA
  * devices, tagged "torch". PyTorch expects what fails to throw, and passes exceptions on to Python: these functions
  * alone leave with a C++ exception, a std::runtime_error with the text of blualloc_last_error(). Only the free never
- * throws. */
+ * throws. An allocation on a stream that is being captured is refused: the graph would go on using it when PyTorch has
+ * freed it. */
 BLUALLOC_API void* blualloc_torch_malloc(ptrdiff_t bytes, int device_index, void* stream);
 BLUALLOC_API void blualloc_torch_free(void* ptr, ptrdiff_t bytes, int device_index, void* stream);
 /* Tensor.record_stream. */

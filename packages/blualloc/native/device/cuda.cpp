@@ -164,4 +164,11 @@ const blualloc_device_ops& cuda_device(int32_t index, int32_t segments, const ch
   return segments != BLUALLOC_SEGMENTS_WHOLE && has_virtual ? tables.virtual_ops : tables.whole_ops;
 }
 
+// The default stream cannot be captured.
+bool is_captured(void* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return stream != nullptr && driver().cuStreamIsCapturing(static_cast<CUstream>(stream), &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 }  // namespace blualloc

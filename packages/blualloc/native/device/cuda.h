@@ -19,4 +19,7 @@ const blualloc_device_ops& cuda_device(int32_t index, int32_t segments, const ch
 // The table of pinned:0, host memory that every CUDA device reads and writes directly.
 const blualloc_device_ops& pinned_device(int32_t index, const char* operation);
 
+// Whether what is put on this stream of a device now becomes part of a graph.
+bool is_captured(void* stream);
+
 }  // namespace blualloc

@@ -21,6 +21,7 @@ namespace blualloc {
   X(cuCtxGetCurrent, 4000)                    \
   X(cuThreadExchangeStreamCaptureMode, 10010) \
   X(cuStreamGetCtx, 9020)                     \
+  X(cuStreamIsCapturing, 10000)               \
   X(cuStreamWaitEvent, 3020)                  \
   X(cuEventCreate, 2000)                      \
   X(cuEventRecord, 2000)                      \
