@@ -1,10 +1,11 @@
-"""Fuzzes every reader of files, or those that are named: ``nox -s fuzz -- [TARGET...] [--runs N] [--seconds S]``.
+"""Fuzzes every reader of files, or those that are named: ``nox -s fuzz -- [TARGET...] [options below]``.
 
 ``shard`` is the native reader: libFuzzer where Clang is installed, mutations of the corpus where it is not, both under
 AddressSanitizer and UndefinedBehaviorSanitizer. The others are written in Python (``packages/blutrain/tests/fuzz``).
-They run twice: guided by coverage, where atheris is installed, and then, with what that found, in an interpreter under
-AddressSanitizer, which watches what NumPy, tokenizers and the mapped files do. (The sanitizer takes the coverage for
-itself, so the two do not go together.)
+They run twice: for some minutes guided by coverage, where atheris is installed, and then, with what that found, in an
+interpreter under AddressSanitizer, which watches what NumPy, pyarrow, tokenizers and the mapped files do. (The
+sanitizer takes the coverage for itself, so the two do not go together.) ``--runs`` counts the inputs under the
+sanitizer.
 
 Inputs that break a reader are kept in ``build/fuzz``. What was found so far is in ``docs/hardening.md``.
 """
@@ -26,8 +27,18 @@ FOLDER = repository.ROOT / "packages" / "blutrain" / "tests" / "fuzz"
 OUT = repository.ROOT / "build" / "fuzz"
 RUNS = 1_000_000
 SHARD = "shard"
-# Python frees what it keeps to its end not at all, and its own allocator would hide where blocks end.
-ASAN = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0", "PYTHONMALLOC": "malloc"}
+GUIDED_SECONDS = 300
+LARGEST_ALLOCATION_MIB = 512
+"""Under the sanitizer; without it the readers' process is limited to twice `MEMORY_BYTES` of fuzz.py."""
+ASAN = {
+    # Python frees what it keeps to its end not at all. A kept input can be run again with more callers of an allocation
+    # than two, which take most of the sanitizer's time, and what was freed need not be kept for long.
+    "ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0:malloc_context_size=2:quarantine_size_mb=32"
+    f":allocator_may_return_null=1:max_allocation_size_mb={LARGEST_ALLOCATION_MIB}",
+    # Allocators of their own would hide where blocks end.
+    "PYTHONMALLOC": "malloc",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
@@ -41,8 +52,9 @@ def targets_in_python() -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def fuzz_shards(runs: int, seconds: int | None) -> None:
+def fuzz_shards(arguments: argparse.Namespace) -> None:
     """Build and run the native target."""
+    runs, seconds = arguments.runs, arguments.seconds
     clang = shutil.which("clang++")
     tree = OUT / ("clang" if clang else "gcc")
     settings = ["-DBLU_SANITIZE=address,undefined", "-DBLU_BUILD_TESTS=ON"]
@@ -75,18 +87,24 @@ def asan_environment() -> dict[str, str]:
     if shutil.which("g++") is None:
         print("g++ is not installed: without AddressSanitizer")
         return {}
-    command = ["g++", "-print-file-name=libasan.so"]
-    library = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return {"LD_PRELOAD": os.path.realpath(library), **ASAN}
+    libraries = []
+    # The sanitizer looks for what throws exceptions when it is loaded; Python itself brings no C++.
+    for name in ("libasan.so", "libstdc++.so.6"):
+        command = ["g++", f"-print-file-name={name}"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        libraries.append(os.path.realpath(found))
+    return {"LD_PRELOAD": ":".join(libraries), **ASAN}
 
 
-def fuzz_python(target: str, runs: int, seconds: int | None) -> None:
+def fuzz_python(target: str, arguments: argparse.Namespace) -> None:
     """Run a target of ours, guided and then under AddressSanitizer."""
-    command = [sys.executable, str(FOLDER / "fuzz.py"), target, "--runs", str(runs), "--crashes", str(OUT)]
+    command = [sys.executable, str(FOLDER / "fuzz.py"), target, "--crashes", str(OUT)]
     command += ["--corpus", str(OUT / f"corpus-{target}")]
-    command += ["--seconds", str(seconds)] if seconds else []
-    if importlib.util.find_spec("atheris"):
-        run(*command, "--engine", "atheris")
+    guided = min(arguments.guided, arguments.seconds or arguments.guided)
+    if guided and importlib.util.find_spec("atheris"):
+        run(*command, "--engine", "atheris", "--seconds", str(guided))
+    command += ["--runs", str(arguments.runs), "--processes", str(arguments.processes)]
+    command += ["--seconds", str(arguments.seconds)] if arguments.seconds else []
     run(*command, "--engine", "mutation", env=asan_environment())
 
 
@@ -94,8 +112,12 @@ def main() -> None:
     """Fuzz one target after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*")
-    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--runs", type=int, default=RUNS, help="inputs of each target (%(default)s)")
     parser.add_argument("--seconds", type=int, help="of each target; by default as long as the runs take")
+    parser.add_argument(
+        "--guided", type=int, default=GUIDED_SECONDS, help="seconds of each target with atheris (%(default)s)"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="of each target that is written in Python")
     arguments = parser.parse_args()
     known = [SHARD, *targets_in_python()]
     unknown = set(arguments.targets) - set(known)
@@ -104,9 +126,9 @@ def main() -> None:
     for target in arguments.targets or known:
         begin = time.monotonic()
         if target == SHARD:
-            fuzz_shards(arguments.runs, arguments.seconds)
+            fuzz_shards(arguments)
         else:
-            fuzz_python(target, arguments.runs, arguments.seconds)
+            fuzz_python(target, arguments)
         print(f"fuzz {target}: {time.monotonic() - begin:.0f} s", flush=True)
 
 

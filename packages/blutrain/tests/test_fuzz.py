@@ -55,6 +55,10 @@ FOUND = {
     "manifest: a number as a file": ("manifest", manifest(file=3)),
     "manifest: infinitely many tokens": ("manifest", manifest(tokens=float("inf"))),
     "manifest: a name too long": ("manifest", manifest(file="a" * 300)),
+    "documents: half of a surrogate pair, which a tokenizer of bytes took for a byte": (
+        "documents", b"\x00\x00" + rb'{"text": "\udc80"}'),
+    "choices: half of a surrogate pair": ("choices", rb'{"ctx": "a", "endings": ["b", "\udc80"], "label": 0}'),
+    "choices: an object as endings": ("choices", b'{"ctx": "a", "endings": {"b": 1, "c": 2}, "label": 0}'),
     "tokenizer: the library cannot encode": (
         "tokenizer", tokenizer({"type": "WordPiece", "vocab": WORDS, "unk_token": "[UNK]",
                                 "continuing_subword_prefix": "##", "max_input_chars_per_word": 100})),

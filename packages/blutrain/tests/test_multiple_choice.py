@@ -140,6 +140,10 @@ def test_scores_beside_transformers(torch: Any, transformers: Any, run: Path) ->
         ('{"ctx": "a", "endings": ["b", "c"], "label": ""}', "ValueError"),
         ('{"ctx": "a", "endings": ["b", "c"], "label": true}', "label 'True'"),
         ("[" * 100_000, "RecursionError"),
+        ('{"ctx": "a", "endings": "bc", "label": 0}', "fewer than two texts as endings"),
+        ('{"ctx": "a", "endings": {"b": 1, "c": 2}, "label": 0}', "fewer than two texts as endings"),
+        (r'{"ctx": "a", "endings": ["b", "\udc80"], "label": 0}', r"half of a surrogate pair, U\+DC80"),
+        (r'{"ctx": "\ud800", "endings": ["b", "c"], "label": 0}', r"half of a surrogate pair, U\+D800 at position 0"),
     ],
 )
 def test_lines_that_are_no_question(tmp_path: Path, line: str, message: str) -> None:

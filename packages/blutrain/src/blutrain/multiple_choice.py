@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import blutensor as bt
 from blutensor.nn import functional as F
+from blutrain.data.text import half_of_a_pair
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.errors import BlutrainError, DataAccessError, DataError, InvalidInputError
 from blutrain.model import GPT
@@ -187,8 +188,8 @@ class _Row:
 def _question(raw: bytes, place: str) -> Question:
     try:
         fields = json.loads(raw)
-        context, endings, label = fields["ctx"], tuple(fields["endings"]), fields["label"]
-        texts = all(isinstance(text, str) for text in (context, *endings))
+        context, endings, label = fields["ctx"], fields["endings"], fields["label"]
+        texts = isinstance(endings, list) and all(isinstance(text, str) for text in (context, *endings))
         label = int(label) if isinstance(label, str) else label  # Hugging Face's copy has it as text
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _not_a_question(place, f"{type(error).__name__}: {error}") from None
@@ -196,7 +197,11 @@ def _question(raw: bytes, place: str) -> Question:
         raise _not_a_question(place, "no text as ctx, or fewer than two texts as endings")
     if type(label) is not int or not 0 <= label < len(endings):
         raise _not_a_question(place, f"label {str(label)[:40]!r} for {len(endings)} endings")
-    return Question(context, endings, label)
+    try:
+        "".join((context, *endings)).encode()
+    except UnicodeEncodeError as error:
+        raise _not_a_question(place, half_of_a_pair(error)) from None
+    return Question(context, tuple(endings), label)
 
 
 def _not_a_question(place: str, found: str) -> DataError:

@@ -85,6 +85,8 @@ def test_blank_lines_and_no_last_line_end(tmp_path: Path) -> None:
         (b"[" * 100_000, "RecursionError"),
         (b'{"text": "\xff"}', "UnicodeDecodeError"),
         (b"1" * 5000, "ValueError|got int"),
+        (rb'{"text": "a\ud800"}', r"half of a surrogate pair, U\+D800 at position 1: repair or remove it"),
+        (rb'{"text": "\udc80"}', r"half of a surrogate pair, U\+DC80"),  # not the byte 0x80
     ],
 )
 def test_bad_lines(tmp_path: Path, content: bytes, message: str) -> None:
@@ -128,6 +130,31 @@ def test_bad_parquet(tmp_path: Path) -> None:
         file.path.write_bytes(content)
         with pytest.raises(DataError, match="expected Parquet in"):
             read(file)
+
+
+def test_parquet_with_other_numbers_of_rows_than_it_says(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    file = write(tmp_path, "a.parquet")
+    raw = file.path.read_bytes()
+    begin = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    start, footer = raw[:begin], raw[begin:]
+
+    def rows(count: int) -> bytes:
+        """A number of rows in the footer: the type of the field, then twice the number, 7 bits in a byte."""
+        return bytes([0x16, 2 * count & 127 | 128, 2 * count >> 7])
+
+    file.path.write_bytes(start + footer.replace(rows(300), rows(299)))
+    assert parquet.read_metadata(file.path).num_rows == 299
+    with pytest.raises(DataError, match=r"expected 299 rows in all .* got row groups of 300: it is damaged"):
+        read(file)
+    # In a group of 70 rows, its two columns say so before itself does: the third place is the group's.
+    parts = footer.split(rows(70))
+    places = [rows({3: 71, 6: 69}.get(place, 70)) for place in range(1, len(parts))]
+    file.path.write_bytes(start + b"".join(map(b"".join, zip(parts, [*places, b""], strict=True))))
+    metadata = parquet.read_metadata(file.path)
+    assert [metadata.row_group(group).num_rows for group in range(5)] == [71, 69, 70, 70, 20]
+    with pytest.raises(DataError, match=r"expected 71 rows in row group 1 .* got another number"):
+        read(file)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])

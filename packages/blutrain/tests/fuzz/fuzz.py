@@ -1,6 +1,6 @@
 """Fuzzes the readers that are written in Python.
 
-    python fuzz.py TARGET [--runs N] [--seconds S] [--engine atheris|mutation] [--corpus FOLDER]
+    python fuzz.py TARGET [--runs N] [--seconds S] [--engine atheris|mutation] [--processes N] [--corpus FOLDER]
 
 A finding is an exception that is none of ours, an input that takes longer than 10 seconds, or memory that grows by
 more than 256 MiB above what the seeds take: the process stops, says so and keeps the input. atheris, where it is
@@ -11,11 +11,14 @@ seeds and that corpus, and needs nothing. `nox -s fuzz` runs all targets with bo
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import hashlib
 import importlib.util
 import json
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +31,9 @@ MEMORY_BYTES = 256 << 20
 SECONDS = 10
 """So long one input may take the processor."""
 MAX_BYTES = 1 << 14
+INPUTS_BETWEEN_LOOKS = 64
+"""So many inputs run between two looks at the clock."""
+SECONDS_BETWEEN_LINES = 60
 
 
 class TooSlowError(BaseException):
@@ -43,8 +49,17 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
+def forget_peak() -> None:
+    """Let the peak begin anew at what is held now, so that what many inputs leave behind is not taken for one's."""
+    with contextlib.suppress(OSError):  # a system that does not let it be reset
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def limit_memory() -> None:
-    """Refuse allocations far beyond what a reader may need. AddressSanitizer's shadow memory leaves no room for it."""
+    """Refuse allocations far beyond what a reader may need.
+
+    AddressSanitizer's shadow memory leaves no room for this limit; there, ``tools/fuzz.py`` gives it one of its own.
+    """
     if "libasan" in Path("/proc/self/maps").read_text():
         return
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -58,9 +73,14 @@ def watched(run: Callable[[bytes], bool], keep: Callable[[bytes], None]) -> Call
         raise TooSlowError(f"expected at most {SECONDS} seconds for an input")
 
     signal.signal(signal.SIGPROF, too_slow)
-    most = peak_bytes() + MEMORY_BYTES
+    most, left = 0, 0
 
     def one(data: bytes) -> None:
+        nonlocal most, left
+        if not left:
+            forget_peak()
+            most, left = peak_bytes() + MEMORY_BYTES, INPUTS_BETWEEN_LOOKS
+        left -= 1
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of the processor: the machine may be busy
         try:
             run(data)
@@ -88,20 +108,44 @@ def keeper(name: str, folder: Path) -> Callable[[bytes], None]:
 
 
 def fuzz_by_mutation(target: Any, one: Callable[[bytes], None], arguments: argparse.Namespace) -> int:
-    """Runs mutations of the seeds and of the corpus; returns how many."""
+    """Runs mutations of the seeds and of the corpus; returns how many. Says how far it is every minute."""
     from mutation import mutations
 
-    runs, end = arguments.runs, time.monotonic() + arguments.seconds
+    begin = line = time.monotonic()
     seeds = target.seeds()
     if arguments.corpus is not None and arguments.corpus.is_dir():
         seeds += [path.read_bytes() for path in sorted(arguments.corpus.iterdir())]
     count = 0
     for data in mutations(seeds, target.words, arguments.seed):
-        if count >= runs or (count % 64 == 0 and time.monotonic() >= end):
+        if count >= arguments.runs:
             break
+        if count % INPUTS_BETWEEN_LOOKS == 0:
+            now = time.monotonic()
+            if now - begin >= arguments.seconds:
+                break
+            if now - line >= SECONDS_BETWEEN_LINES:
+                line = now
+                rate = count / (now - begin)
+                print(f"{target.name} seed {arguments.seed}: {count} inputs, {rate:.0f}/s", file=sys.stderr, flush=True)
         one(data)
         count += 1
     return count
+
+
+def fuzz_in_processes(arguments: argparse.Namespace) -> int:
+    """Divides the runs among processes, each with a seed of its own that follows from ours; returns how many ran."""
+    share, more = divmod(arguments.runs, arguments.processes)
+    command = [sys.executable, __file__, arguments.target, "--engine", "mutation", "--crashes", arguments.crashes]
+    command += ["--corpus", arguments.corpus] if arguments.corpus else []
+    command += ["--seconds", str(arguments.seconds)]
+    running = []
+    for number in range(arguments.processes):
+        own = ["--runs", str(share + (number < more)), "--seed", str(arguments.processes * arguments.seed + number)]
+        running.append(subprocess.Popen([*map(str, command), *own], stdout=subprocess.PIPE, text=True))
+    outputs = [process.communicate()[0] for process in running]
+    if any(process.returncode for process in running):
+        sys.exit("a process found something; the others ran to their end")
+    return sum(json.loads(output)["runs"] for output in outputs)
 
 
 def fuzz_by_atheris(target: Any, one: Callable[[bytes], None], arguments: argparse.Namespace) -> None:
@@ -146,6 +190,12 @@ def load_targets(instrumented: bool) -> dict[str, Any]:
     return targets.all_targets()
 
 
+def report(target: str, runs: int, seconds: float) -> None:
+    """Prints how much ran."""
+    rate = round(runs / max(seconds, 1e-9))
+    print(json.dumps({"target": target, "runs": runs, "seconds": round(seconds, 1), "inputs_per_second": rate}))
+
+
 def parsed_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -155,6 +205,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=("atheris", "mutation"))
+    parser.add_argument("--processes", type=int, default=1, help="of the mutations; each has a seed of its own")
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--crashes", type=Path, default=Path("build/fuzz"))
     parser.add_argument("--input", type=Path, help="run this one input alone")
@@ -168,6 +219,10 @@ def main() -> None:
         print(*load_targets(False))
         return
     engine = arguments.engine or ("atheris" if importlib.util.find_spec("atheris") else "mutation")
+    begin = time.monotonic()
+    if engine == "mutation" and arguments.processes > 1:
+        report(arguments.target, fuzz_in_processes(arguments), time.monotonic() - begin)
+        return
     target = load_targets(engine == "atheris" and arguments.input is None)[arguments.target]
     if arguments.input is not None:
         target.run(arguments.input.read_bytes())
@@ -178,9 +233,11 @@ def main() -> None:
     one = watched(target.run, keeper(target.name, arguments.crashes))
     if engine == "atheris":
         fuzz_by_atheris(target, one, arguments)
+    # Modules stay: the collector need not look through them again and again.
+    gc.collect()
+    gc.freeze()
     begin = time.monotonic()
-    count = fuzz_by_mutation(target, one, arguments)
-    print(json.dumps({"target": target.name, "runs": count, "seconds": round(time.monotonic() - begin, 1)}))
+    report(target.name, fuzz_by_mutation(target, one, arguments), time.monotonic() - begin)
 
 
 if __name__ == "__main__":

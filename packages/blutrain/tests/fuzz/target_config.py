@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import tomli_w
 from targets import MemoryFile, Target, only
 
 from blutrain.config import Config
@@ -42,17 +43,19 @@ def run(data: bytes) -> bool:
 
 
 def seeds() -> list[bytes]:
-    """Every preset in each of the three forms."""
-    found = []
-    for preset in PRESETS.values():
-        found.append(b"t" + config_to_toml(preset).encode())
-        found.append(b"j" + json.dumps(config_to_dict(preset)).encode())
-    settings = [
-        f"{section}.{name}={json.dumps(value)}"
-        for section, values in config_to_dict(Config()).items()
-        for name, value in values.items()
-    ]
-    return [*found, b"tpreset = 'gpt2-nano'\n[train]\nsteps = 3", b"s" + "\n".join(settings).encode()]
+    """A preset and the sections of all, each in the three forms: an input of one section is read in less time."""
+    found = [b"tpreset = 'gpt2-nano'\n[train]\nsteps = 3", b"t" + config_to_toml(PRESETS["gpt2-nano"]).encode()]
+    trees = [config_to_dict(preset) for preset in PRESETS.values()]
+    for section in config_to_dict(Config()):
+        for values in {json.dumps(tree[section]): tree[section] for tree in trees}.values():
+            settings = [f"{section}.{name}={json.dumps(value)}" for name, value in values.items()]
+            part = {section: values}
+            found += [
+                b"t" + tomli_w.dumps(part).encode(),
+                b"j" + json.dumps(part).encode(),
+                b"s" + "\n".join(settings).encode(),
+            ]
+    return found
 
 
 _WORDS = (

@@ -1,29 +1,28 @@
-"""Prepared data sets (the manifest) and the metrics of a run."""
+"""Prepared data sets (the manifest), foreign folders of shards, and the metrics of a run."""
 
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 
 import numpy as np
-from targets import MemoryFile, Target, only
+from targets import MemoryFile, MemoryFolder, Target, only
 
 from blutrain.data import ShardWriter, open_dataset
-from blutrain.data.dataset import FORMAT, MANIFEST, VERSION, file_digest
+from blutrain.data.dataset import FORMAT, MANIFEST, SPLITS, VERSION, file_digest
+from blutrain.data.shards import HEADER_BYTES, MAGIC, read_shard
+from blutrain.data.shards import VERSION as SHARD_VERSION
 from blutrain.data.tokenizer import get_tokenizer
 from blutrain.errors import DataError
 from blutrain.metrics import RunFolderError, read_metrics
 
-_KEPT = tempfile.TemporaryDirectory()
-_FOLDER = Path(_KEPT.name)
+_FOLDER, _FOREIGN = MemoryFolder(), MemoryFolder()
 _METRICS = MemoryFile("metrics")
 
 
 def _shards() -> list[dict[str, object]]:
     entries = []
     for split, count in (("train", 40), ("val", 9)):
-        with ShardWriter(_FOLDER, split, 25) as writer:
+        with ShardWriter(_FOLDER.path, split, 25) as writer:
             writer.append(np.arange(count, dtype=np.uint16))
         for path, tokens in writer.shards:
             entries.append({"file": path.name, "split": split, "tokens": tokens, "sha256": file_digest(path)})
@@ -35,9 +34,9 @@ ENTRIES = _shards()
 
 def run_manifest(data: bytes) -> bool:
     """Opens the data set that a manifest describes and uses all of it."""
-    (_FOLDER / MANIFEST).write_bytes(data)
+    _FOLDER.write(MANIFEST, data)
     with only(DataError) as outcome:
-        dataset = open_dataset(_FOLDER)
+        dataset = open_dataset(_FOLDER.path)
         dataset.digest()
         for split in ("train", "val"):
             assert dataset.num_tokens(split) >= 1
@@ -50,6 +49,35 @@ def seeds_manifest() -> list[bytes]:
     identity = get_tokenizer("bytes").identity.to_dict()
     manifest = {"format": FORMAT, "version": VERSION, "tokenizer": identity, "shards": ENTRIES}
     return [json.dumps(manifest).encode(), json.dumps({**manifest, "shards": []}).encode()]
+
+
+def run_foreign(data: bytes) -> bool:
+    """Input: length of the first shard in 2 bytes, two shards, each without the zeros that fill its header."""
+    cut = 2 + int.from_bytes(data[:2], "little")
+    parts = dict(zip(SPLITS, (data[2:cut], data[cut:]), strict=True))
+    files = {split: part[:12] + bytes(HEADER_BYTES - 12) + part[12:] for split, part in parts.items()}
+    for split, content in files.items():
+        _FOREIGN.write(f"fineweb_{split}_000000.bin", content)
+    with only(DataError) as outcome:
+        dataset = open_dataset(_FOREIGN.path)
+        assert dataset.digest() is None
+        for split, content in files.items():
+            (path,) = dataset.paths(split)
+            tokens = read_shard(path)
+            assert len(tokens) == dataset.num_tokens(split)
+            assert tokens.tobytes() == content[HEADER_BYTES:]
+    return outcome.accepted
+
+
+def seeds_foreign() -> list[bytes]:
+    """Two shards as llm.c writes them, and one that is cut short."""
+
+    def shard(count: int, written: int) -> bytes:
+        header = np.array([MAGIC, SHARD_VERSION, count], "<i4")
+        return header.tobytes() + np.arange(written, dtype="<u2").tobytes()
+
+    pairs = [(shard(40, 40), shard(9, 9)), (shard(1, 1), shard(300, 300)), (shard(40, 40), shard(9, 8))]
+    return [len(train).to_bytes(2, "little") + train + val for train, val in pairs]
 
 
 def run_metrics(data: bytes) -> bool:
@@ -84,5 +112,8 @@ _WORDS = (
 )  # fmt: skip
 TARGETS = (
     Target("manifest", run_manifest, seeds_manifest, _WORDS),
+    Target(
+        "foreign_shards", run_foreign, seeds_foreign, (b"\x88\xd84\x01", b"\x01\x00\x00\x00", bytes(4), b"\xff" * 4)
+    ),
     Target("metrics", run_metrics, seeds_metrics, _WORDS),
 )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
-from targets import MemoryFile, Target, only
+from targets import MemoryFile, MemoryFolder, Target, only
 
 from blutrain.huggingface import names
 from blutrain.huggingface.configuration import model_config_json, read_model_config
@@ -26,8 +24,7 @@ from blutrain.huggingface.files import (
 from blutrain.model import ModelConfig
 
 _FILE = MemoryFile("model")
-_KEPT = tempfile.TemporaryDirectory()
-_FOLDER = Path(_KEPT.name)
+_FOLDER = MemoryFolder()
 _MODEL = ModelConfig(layers=1, heads=1, channels=4, context=4, vocab_size=8)
 
 
@@ -52,16 +49,16 @@ def run_folder(data: bytes) -> bool:
     """Input: lengths of configuration and index in 2 bytes each, both, then the tensors; an empty index is none."""
     config, index = (int.from_bytes(data[at : at + 2], "little") for at in (0, 2))
     parts = data[4 : 4 + config], data[4 + config : 4 + config + index], data[4 + config + index :]
-    (_FOLDER / "config.json").write_bytes(parts[0])
-    (_FOLDER / INDEX).unlink(missing_ok=True)
-    (_FOLDER / SINGLE).unlink(missing_ok=True)
-    (_FOLDER / "part.safetensors").write_bytes(parts[2])
+    _FOLDER.write("config.json", parts[0])
     if parts[1]:
-        (_FOLDER / INDEX).write_bytes(parts[1])
+        _FOLDER.remove(SINGLE)
+        _FOLDER.write("part.safetensors", parts[2])
+        _FOLDER.write(INDEX, parts[1])
     else:
-        (_FOLDER / SINGLE).write_bytes(parts[2])
+        _FOLDER.remove(INDEX)
+        _FOLDER.write(SINGLE, parts[2])
     with only(ModelFileError) as outcome:
-        files = find_files(_FOLDER)
+        files = find_files(_FOLDER.path)
         model = read_model_config(files.config, read_json_object(files.config), pad_vocab_to=1)
         assert model.channels % model.heads == 0
         for name, tensor in read_tensors(files).items():

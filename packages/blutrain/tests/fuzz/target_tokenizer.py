@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 
-from targets import Target, only
+from targets import MemoryFolder, Target, only
 
 from blutrain.data.tokenizer import END_OF_TEXT, get_tokenizer
 from blutrain.data.tokenizer_bpe import byte_characters
 from blutrain.errors import TokenizerError
 
-_KEPT = tempfile.TemporaryDirectory()
-_FOLDER = Path(_KEPT.name)
+_FOLDER = MemoryFolder()
 _GPT2 = ("encoder.json", "vocab.bpe")
 _FILE = ("tokenizer.json", "tokenizer_config.json")
 _TEXT = "low lower, lowest  \u00e9\n" + END_OF_TEXT
@@ -22,12 +19,11 @@ _TEXT = "low lower, lowest  \u00e9\n" + END_OF_TEXT
 def _run(data: bytes, names: tuple[str, str]) -> bool:
     """Input: length of the first file in 2 bytes, the first file, the second one (none where it is empty)."""
     size = int.from_bytes(data[:2], "little")
-    first, second = (_FOLDER / name for name in names)
-    first.write_bytes(data[2 : 2 + size])
+    first = _FOLDER.write(names[0], data[2 : 2 + size])
     if rest := data[2 + size :]:
-        second.write_bytes(rest)
+        _FOLDER.write(names[1], rest)
     else:
-        second.unlink(missing_ok=True)
+        _FOLDER.remove(names[1])
     with only(TokenizerError) as outcome:
         tokenizer = get_tokenizer(first)
         assert 0 <= tokenizer.end_of_text < tokenizer.vocab_size <= 65536

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,31 @@ class MemoryFile:
         return self.path
 
 
+class MemoryFolder:
+    """A folder that lies in memory where the system has such a place, whose files are replaced for every input."""
+
+    def __init__(self) -> None:
+        memory = "/dev/shm"
+        self._kept = tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None)
+        self.path = Path(self._kept.name)
+        self._descriptors: dict[str, int] = {}
+
+    def write(self, name: str, data: bytes) -> Path:
+        """Replace the content of a file, or make it; returns its path."""
+        path = self.path / name
+        if name not in self._descriptors:
+            self._descriptors[name] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._descriptors[name], 0)
+        os.pwrite(self._descriptors[name], data, 0)
+        return path
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        if name in self._descriptors:
+            os.close(self._descriptors.pop(name))
+            os.unlink(self.path / name)
+
+
 @dataclass
 class Outcome:
     """What a reader made of an input."""
@@ -64,8 +90,16 @@ def all_targets() -> dict[str, Target]:
     import target_checkpoint
     import target_config
     import target_data
+    import target_documents
     import target_huggingface
     import target_tokenizer
 
-    modules = (target_checkpoint, target_config, target_data, target_huggingface, target_tokenizer)
+    modules = (
+        target_checkpoint,
+        target_config,
+        target_data,
+        target_documents,
+        target_huggingface,
+        target_tokenizer,
+    )
     return {target.name: target for module in modules for target in module.TARGETS}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from blutrain.data.sources import SourceFile
+from blutrain.data.text import half_of_a_pair
 from blutrain.errors import DataError
 
 MAX_RECORD = 2**26
@@ -176,19 +177,31 @@ def _check_column(schema: Any, field: str, path: Path) -> None:
 
 def _rows(table: Any, file: SourceFile, field: str, index: int) -> Iterator[Record]:
     """Row group by row group, of which only a few rows are Python's at a time."""
-    begin, total = 0, max(table.metadata.num_rows, 1)
-    for group in range(table.num_row_groups):
-        rows = table.metadata.row_group(group).num_rows
-        row, begin = begin, begin + rows
-        if begin <= index:
+    # Nothing more is asked of the metadata: pyarrow ends the process where those of a column make no sense.
+    counts = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+    total = table.metadata.num_rows
+    if sum(counts) != total or min(counts, default=0) < 0:
+        raise _wrong_rows(file, f"{total} rows in all", f"row groups of {sum(counts)}")
+    end = 0
+    for number, count in enumerate(counts):
+        row, end = end, end + count
+        if end <= index:
             continue
-        batches = table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[field], use_threads=False)
+        batches = table.iter_batches(_BATCH_ROWS, row_groups=[number], columns=[field], use_threads=False)
         for batch in batches:
+            if row + batch.num_rows > end:
+                break
             for text in batch.column(0).to_pylist():
                 if row >= index and text:
                     place = f"{file.path} row {row + 1}"
                     yield Record(_checked_text(text, field, place), place, row, 0, file.size * (row + 1) // total)
                 row += 1
+        if row != end:  # a place in the file would not be what its number says
+            raise _wrong_rows(file, f"{count} rows in row group {number + 1}", "another number")
+
+
+def _wrong_rows(file: SourceFile, expected: str, found: str) -> DataError:
+    return DataError(f"[prepare] expected {expected} of {file.path}, got {found}: it is damaged; download it again")
 
 
 # ---- both --------------------------------------------------------------------------------------------------------
@@ -207,4 +220,9 @@ def _checked_text(value: object, field: str, place: str) -> str:
     if not isinstance(value, str):
         message = f"[prepare] expected text as {field!r} in {place}, got {type(value).__name__}"
         raise DataError(message + "; name another field with --field")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON can say it, and a tokenizer of bytes would take some of them for bytes
+        message = f"[prepare] expected text that UTF-8 can encode as {field!r} in {place}, got {half_of_a_pair(error)}"
+        raise DataError(message + ": repair or remove it") from None
     return value

@@ -15,6 +15,11 @@ _BEFORE_SPACE = re.compile(r"\S(?=\s)")
 _SEARCHED = 4096
 
 
+def half_of_a_pair(error: UnicodeEncodeError) -> str:
+    """What UTF-8 could not encode, for messages."""
+    return f"half of a surrogate pair, U+{ord(error.object[error.start]):04X} at position {error.start}"
+
+
 def find_cut(text: str, limit: int) -> int:
     """Where to cut a text that is longer than ``limit``.
 

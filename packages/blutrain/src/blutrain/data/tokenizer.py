@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from blutrain.data.text import half_of_a_pair
 from blutrain.errors import TokenizerError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -271,6 +272,5 @@ def _from_files(path: Path) -> Tokenizer:
 
 
 def _half_a_pair(tokenizer: str, error: UnicodeEncodeError) -> TokenizerError:
-    code = f"U+{ord(error.object[error.start]):04X} at position {error.start}"
-    message = f"[tokenizer {tokenizer}] expected text that UTF-8 can encode, got half of a surrogate pair, {code}"
+    message = f"[tokenizer {tokenizer}] expected text that UTF-8 can encode, got {half_of_a_pair(error)}"
     return TokenizerError(message + ": leave it out")

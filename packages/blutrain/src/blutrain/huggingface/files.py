@@ -133,7 +133,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
         ModelAccessError: it can not be read.
     """
     with _access_errors(path), open(path, "rb") as file:
-        raw = file.read(_MAX_JSON_BYTES + 1)
+        # One byte more than there should be; asked for the most that there may be, Python would allocate all of it.
+        raw = file.read(min(os.fstat(file.fileno()).st_size, _MAX_JSON_BYTES) + 1)
     if len(raw) > _MAX_JSON_BYTES:
         raise ModelFormatError(f"[import-hf] {path}: expected at most {_MAX_JSON_BYTES} bytes of JSON, got more")
     try:
