@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ FOLDER = repository.ROOT / "packages" / "blutrain" / "tests" / "fuzz"
 OUT = repository.ROOT / "build" / "fuzz"
 RUNS = 1_000_000
 SHARD = "shard"
+MEMORY = "/dev/shm"
 GUIDED_SECONDS = 300
 LARGEST_ALLOCATION_MIB = 512
 """Under the sanitizer; without it the readers' process is limited to twice `MEMORY_BYTES` of fuzz.py."""
@@ -101,11 +103,13 @@ def fuzz_python(target: str, arguments: argparse.Namespace) -> None:
     command = [sys.executable, str(FOLDER / "fuzz.py"), target, "--crashes", str(OUT)]
     command += ["--corpus", str(OUT / f"corpus-{target}")]
     guided = min(arguments.guided, arguments.seconds or arguments.guided)
-    if guided and importlib.util.find_spec("atheris"):
-        run(*command, "--engine", "atheris", "--seconds", str(guided))
-    command += ["--runs", str(arguments.runs), "--processes", str(arguments.processes)]
-    command += ["--seconds", str(arguments.seconds)] if arguments.seconds else []
-    run(*command, "--engine", "mutation", env=asan_environment())
+    # In memory; made here, because atheris ends its process without cleaning up.
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as files:
+        if guided and importlib.util.find_spec("atheris"):
+            run(*command, "--engine", "atheris", "--seconds", str(guided), env={"TMPDIR": files})
+        command += ["--runs", str(arguments.runs), "--processes", str(arguments.processes)]
+        command += ["--seconds", str(arguments.seconds)] if arguments.seconds else []
+        run(*command, "--engine", "mutation", env={**asan_environment(), "TMPDIR": files})
 
 
 def main() -> None:

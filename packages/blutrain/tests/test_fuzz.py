@@ -17,7 +17,7 @@ sys.path.insert(0, str(FOLDER))
 from target_checkpoint import HONEST  # noqa: E402
 from target_data import ENTRIES  # noqa: E402
 from target_tokenizer import END_OF_TEXT, pair  # noqa: E402
-from targets import all_targets  # noqa: E402
+from targets import MODULES, target_of  # noqa: E402
 
 from blutrain.data.dataset import FORMAT, VERSION  # noqa: E402
 
@@ -67,7 +67,7 @@ FOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", all_targets())
+@pytest.mark.parametrize("name", MODULES)
 def test_mutations(name: str, tmp_path: Path) -> None:
     """In a process of its own, whose memory is limited."""
     command = [sys.executable, str(FOLDER / "fuzz.py"), name, "--engine", "mutation", "--seconds", str(SECONDS)]
@@ -78,10 +78,10 @@ def test_mutations(name: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["runs"] >= 64
 
 
-@pytest.mark.parametrize("name", all_targets())
+@pytest.mark.parametrize("name", MODULES)
 def test_most_seeds_are_accepted(name: str) -> None:
     """Mutations of what a reader refuses at once would try nothing of it."""
-    target = all_targets()[name]
+    target = target_of(name)
     accepted = [target.run(seed) for seed in target.seeds()]
     assert sum(accepted) >= len(accepted) / 2
 
@@ -89,4 +89,4 @@ def test_most_seeds_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("case", FOUND)
 def test_what_once_broke_a_reader_is_refused(case: str) -> None:
     name, data = FOUND[case]
-    assert not all_targets()[name].run(data)
+    assert not target_of(name).run(data)

@@ -26,6 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mutation import mutations
+from targets import MODULES, target_of
+
 MEMORY_BYTES = 256 << 20
 """So much more than the seeds an input may take."""
 SECONDS = 10
@@ -109,8 +112,6 @@ def keeper(name: str, folder: Path) -> Callable[[bytes], None]:
 
 def fuzz_by_mutation(target: Any, one: Callable[[bytes], None], arguments: argparse.Namespace) -> int:
     """Runs mutations of the seeds and of the corpus; returns how many. Says how far it is every minute."""
-    from mutation import mutations
-
     begin = line = time.monotonic()
     seeds = target.seeds()
     if arguments.corpus is not None and arguments.corpus.is_dir():
@@ -175,19 +176,14 @@ def fuzz_by_atheris(target: Any, one: Callable[[bytes], None], arguments: argpar
     atheris.Fuzz()
 
 
-def load_targets(instrumented: bool) -> dict[str, Any]:
-    """The targets, with their readers instrumented for coverage where atheris is to guide."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    if instrumented:
-        import atheris
+def load_target(name: str, instrumented: bool) -> Any:
+    """A target, with its reader instrumented for coverage where atheris is to guide."""
+    if not instrumented:
+        return target_of(name)
+    import atheris
 
-        with atheris.instrument_imports(include=["blutrain", "tomllib", "json"]):
-            import targets
-
-            return targets.all_targets()
-    import targets
-
-    return targets.all_targets()
+    with atheris.instrument_imports(include=["blutrain", "tomllib", "json"]):
+        return target_of(name)
 
 
 def report(target: str, runs: int, seconds: float) -> None:
@@ -216,14 +212,14 @@ def main() -> None:
     """Fuzz one target."""
     arguments = parsed_arguments()
     if arguments.list:
-        print(*load_targets(False))
+        print(*MODULES)
         return
     engine = arguments.engine or ("atheris" if importlib.util.find_spec("atheris") else "mutation")
     begin = time.monotonic()
     if engine == "mutation" and arguments.processes > 1:
         report(arguments.target, fuzz_in_processes(arguments), time.monotonic() - begin)
         return
-    target = load_targets(engine == "atheris" and arguments.input is None)[arguments.target]
+    target = load_target(arguments.target, engine == "atheris" and arguments.input is None)
     if arguments.input is not None:
         target.run(arguments.input.read_bytes())
         return

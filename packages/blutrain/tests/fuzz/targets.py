@@ -6,12 +6,17 @@ documentation names. Beside that it checks what a reader promises of the inputs 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+MEMORY = "/dev/shm"
+"""Where files lie in memory, if the system has such a place."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,13 @@ class MemoryFile:
 
 
 class MemoryFolder:
-    """A folder that lies in memory where the system has such a place, whose files are replaced for every input."""
+    """A folder whose files are replaced for every input; in memory, or below ``TMPDIR`` where that is set."""
 
     def __init__(self) -> None:
-        memory = "/dev/shm"
-        self._kept = tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None)
-        self.path = Path(self._kept.name)
+        elsewhere = "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK)
+        kept = tempfile.TemporaryDirectory(dir=None if elsewhere else MEMORY)
+        atexit.register(kept.cleanup)
+        self.path = Path(kept.name)
         self._descriptors: dict[str, int] = {}
 
     def write(self, name: str, data: bytes) -> Path:
@@ -85,21 +91,25 @@ def only(*errors: type[Exception]) -> Iterator[Outcome]:
             raise AssertionError(f"expected a message that begins with its origin, got {error!r}") from error
 
 
-def all_targets() -> dict[str, Target]:
-    """Every target by name."""
-    import target_checkpoint
-    import target_config
-    import target_data
-    import target_documents
-    import target_huggingface
-    import target_tokenizer
+MODULES = {
+    "checkpoint": "target_checkpoint",
+    "config": "target_config",
+    "manifest": "target_data",
+    "foreign_shards": "target_data",
+    "metrics": "target_data",
+    "documents": "target_documents",
+    "parquet": "target_documents",
+    "choices": "target_documents",
+    "safetensors": "target_huggingface",
+    "huggingface": "target_huggingface",
+    "gpt2": "target_tokenizer",
+    "tokenizer": "target_tokenizer",
+}
+"""Where each target is; a process loads what it needs, which saves most of a short run's time."""
 
-    modules = (
-        target_checkpoint,
-        target_config,
-        target_data,
-        target_documents,
-        target_huggingface,
-        target_tokenizer,
-    )
-    return {target.name: target for module in modules for target in module.TARGETS}
+
+def target_of(name: str) -> Target:
+    """The target of a name."""
+    module = importlib.import_module(MODULES[name])
+    (found,) = (target for target in module.TARGETS if target.name == name)
+    return found  # type: ignore[no-any-return]
