@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,16 @@ def test_damaged_json(tmp_path: Path, content: bytes) -> None:
     (source / "config.json").write_bytes(content)
     with pytest.raises(ModelFormatError, match=r"config\.json"):
         import_hf(source, tmp_path / "run")
+
+
+def test_a_small_json_file_takes_little_memory(tmp_path: Path) -> None:
+    """And not the most that one may have."""
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    tracemalloc.start()
+    assert read_json_object(tmp_path / "config.json") == {"a": 1}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_json_that_is_too_long_is_not_read(tmp_path: Path) -> None:
