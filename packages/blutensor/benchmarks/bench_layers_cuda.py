@@ -3,7 +3,8 @@
     python benchmarks/bench_layers_cuda.py [--only layer_norm ...] [--out FILE] [--commit NAME]
 
 The rules and the names are those of bench_memory_cuda.py. Embeddings see GPT-2's vocabulary with ids as frequent as
-words are (Zipf); the optimizers have the tensors of GPT-2 124M.
+words are (Zipf); the optimizers have the tensors of GPT-2 124M, matrices with weight decay and vectors without, and are
+replayed as graphs on both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench_memory_cuda import BYTES, DTYPES, SETS, Call, Work, main, operands
+from bench_memory_cuda import BYTES, DTYPES, SETS, Call, Work, captured_calls, main, operands
 
 import blutensor as bt
 from blutensor import _operators as ops
@@ -153,8 +154,11 @@ def optimizers(dtype: str) -> Iterator[Work]:
     params = [torch.randn(s, device="cuda").requires_grad_() for s in shapes]
     for p in params:
         p.grad = torch.randn_like(p)
-    peer = torch.optim.AdamW(params, lr=1e-4, weight_decay=0.1, fused=True)
-    peer.step()
+    groups = [
+        {"params": [p for p in params if (p.ndim > 1) == matrices], "weight_decay": 0.1 if matrices else 0.0}
+        for matrices in (True, False)
+    ]
+    peer = torch.optim.AdamW(groups, lr=1e-4, fused=True, capturable=True)
     masters = [bt.from_dlpack(p.detach().clone()) for p in params]
     grads = [bt.from_dlpack(p.grad) for p in params]
     moments = [[bt.zeros(s, device="cuda") for s in shapes] for _ in range(2)]
@@ -163,26 +167,18 @@ def optimizers(dtype: str) -> Iterator[Work]:
     adamw = private("adamw_")
     mixed = dtype == "bf16"
     written = [m.astype("bfloat16") for m in masters] if mixed else masters
-    lists = [written, grads, *moments]
+    lists = [written, grads, *moments, [scalars[0]] * len(shapes)]
     options = {
         "grad_scale": scalars[1],
         "skip": scalars[2],
-        "weight_decay": 0.1,
+        "weight_decay": [0.1 if len(s) > 1 else 0.0 for s in shapes],
         **({"masters": masters} if mixed else {}),
     }
-    yield Work(
-        f"kernel.adamw.{dtype}.fwd",
-        numel * (30 if mixed else 28),
-        lambda: adamw(scalars[0], step, *lists, **options),
-        peer.step,
-    )
+    calls = captured_calls(lambda: adamw(step, *lists, **options), peer.step)
+    yield Work(f"kernel.adamw.{dtype}.fwd", numel * (30 if mixed else 28), *calls, captured=True)
     norm = private("grad_norm")
-    yield Work(
-        f"kernel.grad_norm.{dtype}.fwd",
-        4 * numel,
-        lambda: norm(grads),
-        lambda: torch.nn.utils.get_total_norm([p.grad for p in params]),
-    )
+    calls = captured_calls(lambda: norm(grads), lambda: torch.nn.utils.get_total_norm([p.grad for p in params]))
+    yield Work(f"kernel.grad_norm.{dtype}.fwd", 4 * numel, *calls, captured=True)
 
 
 def head(dtype: str) -> Iterator[Work]:

@@ -305,9 +305,9 @@ def test_what_else_optimizers_refuse() -> None:
     with pytest.raises(
         ValueError, match=r"expected masters\[0\] like its parameter bfloat16\(3,\) on cpu, but float32"
     ):
-        private("adamw_")(bt.ones(()), bt.ones(()), [p.detach()], *[[bt.ones((3,))]] * 3)
+        private("adamw_")(bt.ones(()), [p.detach()], *[[bt.ones((3,))]] * 3, [bt.ones(())])
     with pytest.raises(ValueError, match=r"expected no master for parameter 0, which is float32"):
-        private("adamw_")(bt.ones(()), bt.ones(()), *[[bt.ones((3,))]] * 4, masters=[bt.ones((3,))])
+        private("adamw_")(bt.ones(()), *[[bt.ones((3,))]] * 4, [bt.ones(())], masters=[bt.ones((3,))])
     with pytest.raises(TypeError, match=r"\[SGD\] expected float32 or float64 tensors, '0.0' is bfloat16"):
         optim.SGD([p])
     with pytest.raises(TypeError, match=r"\[AdamW\] expected float32 or float64 or bfloat16 tensors"):

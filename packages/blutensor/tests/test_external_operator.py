@@ -82,16 +82,24 @@ def test_several_outputs_and_attributes_of_every_kind() -> None:
         outputs[0][...] = inputs[0].sum(1)
         outputs[1][...] = inputs[1].sum()
 
-    kinds = {"a": "integer", "b": "floating", "c": "boolean", "d": "integers", "e": "dtype", "f": "string"}
+    kinds = {
+        "a": "integer",
+        "b": "floating",
+        "c": "boolean",
+        "d": "integers",
+        "e": "dtype",
+        "f": "string",
+        "g": "floats",
+    }
     operator = bt.register_operator(
         fresh("many"), inputs=["x", "y"], infer=infer, launch=launch, attributes=kinds, num_outputs=2
     )
-    sums, total = operator(bt.ones((2, 3)), bt.ones(4), -7, 0.5, True, (1, 2), "float16", "text")
+    sums, total = operator(bt.ones((2, 3)), bt.ones(4), -7, 0.5, True, (1, 2), "float16", "text", [0.5, -0.0])
     assert sums.tolist() == [3, 3]
     assert total.item() == 4
-    assert seen == {"a": -7, "b": 0.5, "c": True, "d": (1, 2), "e": bt.float16, "f": "text"}
+    assert seen == {"a": -7, "b": 0.5, "c": True, "d": (1, 2), "e": bt.float16, "f": "text", "g": (0.5, -0.0)}
     with pytest.raises(NotImplementedError, match="no gradient"):
-        operator(bt.ones((2, 3)), bt.ones(4).requires_grad_(), 1, 1.0, True, (), "float16", "")[1].backward()
+        operator(bt.ones((2, 3)), bt.ones(4).requires_grad_(), 1, 1.0, True, (), "float16", "", 2)[1].backward()
 
 
 def test_errors_come_out_as_they_are() -> None:

@@ -93,6 +93,30 @@ def test_adamw(lr: float, b1: float, b2: float, eps: float, decay: float, dtype:
     assert error([p.detach().numpy() for p in parameters], expected) <= bound
 
 
+def test_adamw_takes_all_groups_in_one_call() -> None:
+    parameters = leaves(np.float32)
+    rest = {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-4, "weight_decay": 0.0}
+    groups = [{"params": parameters[::2]}, {"params": parameters[1::2], **rest}]
+    optimizer = optim.AdamW(groups, lr=0.01, weight_decay=0.1)
+    for p, g in zip(parameters, next(gradients(np.float32)), strict=True):
+        p.grad = bt.asarray(g)
+    step = bt.capture(lambda: optimizer.step(), name="step")
+    for _ in range(3):
+        step()
+    assert str(step.program).count("adamw_(") == 1
+    apart = leaves(np.float32)
+    others = [
+        optim.AdamW(apart[::2], lr=0.01, weight_decay=0.1),
+        optim.AdamW(apart[1::2], **rest),
+    ]
+    for p, g in zip(apart, next(gradients(np.float32)), strict=True):
+        p.grad = bt.asarray(g)
+    for _ in range(3):
+        for other in others:
+            other.step()
+    assert [bits(p) for p in parameters] == [bits(p) for p in apart]
+
+
 @pytest.mark.parametrize(("lr", "momentum", "decay", "nesterov"), SGD)
 def test_sgd(lr: float, momentum: float, decay: float, nesterov: bool) -> None:
     parameters = leaves(np.float32)

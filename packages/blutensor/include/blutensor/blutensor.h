@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define BLUTENSOR_ABI_MAJOR 1
-#define BLUTENSOR_ABI_MINOR 1
+#define BLUTENSOR_ABI_MINOR 2
 
 #define BLUTENSOR_API __attribute__((visibility("default")))
 
@@ -125,11 +125,14 @@ BLUTENSOR_API int32_t blutensor_stream_begin(blutensor_tensor* tensor, void* str
 /* ------------------------------------------------------------------ operators */
 
 typedef struct blutensor_attr {
-  int32_t kind;  /* 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string */
-  int32_t count; /* integers: how many */
+  int32_t kind;  /* 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string, 6 floats (ABI 1.2) */
+  int32_t count; /* integers, floats: how many */
   int64_t i;     /* integer, boolean, dtype */
   double f;
-  const int64_t* ints;
+  union {
+    const int64_t* ints;
+    const double* floats;
+  };
   const char* s;
 } blutensor_attr;
 

@@ -36,6 +36,14 @@ void put_list(std::ostringstream& out, const List& list, const Put& put) {
   out << ']';
 }
 
+void put_float(std::ostringstream& out, double value) {
+  if (std::isfinite(value)) {
+    out << to_text(Attr::of_float(value));
+  } else {
+    put_string(out, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  }
+}
+
 void put_attr(std::ostringstream& out, const Attr& a) {
   switch (a.kind) {
     case AttrKind::string:
@@ -45,12 +53,9 @@ void put_attr(std::ostringstream& out, const Attr& a) {
     case AttrKind::dtype:
       return put_string(out, dtype_name(static_cast<DType>(a.i)));
     case AttrKind::floating:
-      if (std::isfinite(a.f)) {
-        out << to_text(a);
-      } else {
-        put_string(out, std::isnan(a.f) ? "nan" : a.f > 0 ? "inf" : "-inf");
-      }
-      return;
+      return put_float(out, a.f);
+    case AttrKind::floats:
+      return put_list(out, a.floats, [&](double v) { put_float(out, v); });
     default:
       out << to_text(a);
   }
@@ -58,7 +63,7 @@ void put_attr(std::ostringstream& out, const Attr& a) {
 
 void put_operator(std::ostringstream& out, const Operator& op) {
   constexpr const char* input_kinds[] = {"required", "optional", "list", "optional_list"};
-  constexpr const char* attr_kinds[] = {"integer", "floating", "boolean", "integers", "dtype", "string"};
+  constexpr const char* attr_kinds[] = {"integer", "floating", "boolean", "integers", "dtype", "string", "floats"};
   constexpr const char* effects[] = {"pure", "writes", "communicates"};
   constexpr const char* lanes[] = {"compute", "communication", "copy"};
   const auto boolean = [](bool b) { return b ? "true" : "false"; };
@@ -155,8 +160,8 @@ Operator from_desc(const blutensor_operator_desc& d) {
   for (int32_t i = 0; i < d.num_attrs; ++i) {
     AttrSpec spec;
     spec.name = d.attr_names[i];
-    require(d.attr_kinds[i] >= 0 && d.attr_kinds[i] <= static_cast<int32_t>(AttrKind::string),
-            "[register_operator] expected a kind from 0 to 5 for '", spec.name, "', got ", d.attr_kinds[i]);
+    require(d.attr_kinds[i] >= 0 && d.attr_kinds[i] <= static_cast<int32_t>(AttrKind::floats),
+            "[register_operator] expected a kind from 0 to 6 for '", spec.name, "', got ", d.attr_kinds[i]);
     spec.kind = static_cast<AttrKind>(d.attr_kinds[i]);
     spec.required = true;
     op.attrs.push_back(spec);

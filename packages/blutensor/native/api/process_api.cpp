@@ -57,6 +57,10 @@ Attrs to_attrs(const blutensor_attr* attrs, int32_t count) {
       case AttrKind::integers:
         to.ints = dims(from.ints, from.count);
         break;
+      case AttrKind::floats:
+        require(from.count >= 0, "expected at least 0 floats, got ", from.count);
+        to.floats.assign(from.floats, from.floats + from.count);
+        break;
       case AttrKind::string:
         to.s = from.s ? from.s : "";
         break;
@@ -77,7 +81,11 @@ std::vector<blutensor_attr> from_attrs(const Attrs& attrs) {
   std::vector<blutensor_attr> list(attrs.size());
   for (size_t k = 0; k < list.size(); ++k) {
     const Attr& a = attrs[k];
-    list[k] = {static_cast<int32_t>(a.kind), a.ints.size(), a.i, a.f, a.ints.data(), a.s.c_str()};
+    list[k] = {static_cast<int32_t>(a.kind), a.ints.size(), a.i, a.f, {a.ints.data()}, a.s.c_str()};
+    if (a.kind == AttrKind::floats) {
+      list[k].count = static_cast<int32_t>(a.floats.size());
+      list[k].floats = a.floats.data();
+    }
   }
   return list;
 }

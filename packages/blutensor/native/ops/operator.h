@@ -16,7 +16,7 @@ namespace blutensor {
 
 // ---------------------------------------------------------------- attributes
 
-enum class AttrKind : int32_t { integer, floating, boolean, integers, dtype, string };
+enum class AttrKind : int32_t { integer, floating, boolean, integers, dtype, string, floats };
 
 struct Attr {
   AttrKind kind = AttrKind::integer;
@@ -24,6 +24,7 @@ struct Attr {
   double f = 0;
   Dims ints;  // integers (axes, shapes)
   std::string s;
+  std::vector<double> floats;  // one value for all tensors of a list, or one for each
 
   static Attr of_int(int64_t v) {
     Attr a;
@@ -60,6 +61,12 @@ struct Attr {
     a.s = std::move(v);
     return a;
   }
+  static Attr of_floats(std::vector<double> v) {
+    Attr a;
+    a.kind = AttrKind::floats;
+    a.floats = std::move(v);
+    return a;
+  }
   bool operator==(const Attr& other) const;  // bitwise for floats: NaN equals itself
 };
 std::string to_text(const Attr& attr);
@@ -76,6 +83,7 @@ class Attrs {
   const Dims& ints(size_t k) const { return values_[k].ints; }
   DType dtype(size_t k) const { return static_cast<DType>(values_[k].i); }
   const std::string& s(size_t k) const { return values_[k].s; }
+  const std::vector<double>& floats(size_t k) const { return values_[k].floats; }
   size_t size() const { return values_.size(); }
   const Attr& operator[](size_t k) const { return values_[k]; }
   bool operator==(const Attrs&) const = default;

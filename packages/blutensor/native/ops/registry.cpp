@@ -1,5 +1,6 @@
 #include "ops/registry.h"
 
+#include <algorithm>
 #include <bit>
 #include <deque>
 #include <mutex>
@@ -11,21 +12,30 @@
 
 namespace blutensor {
 
+namespace {
+
+bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
+
+std::string exact_text(double value) {
+  std::ostringstream out;
+  out.precision(17);
+  out << value;
+  return std::move(out).str();
+}
+
+}  // namespace
+
 bool Attr::operator==(const Attr& o) const {
-  return kind == o.kind && i == o.i && std::bit_cast<uint64_t>(f) == std::bit_cast<uint64_t>(o.f) && ints == o.ints &&
-         s == o.s;
+  return kind == o.kind && i == o.i && same_bits(f, o.f) && ints == o.ints && s == o.s &&
+         std::equal(floats.begin(), floats.end(), o.floats.begin(), o.floats.end(), same_bits);
 }
 
 std::string to_text(const Attr& a) {
   switch (a.kind) {
     case AttrKind::integer:
       return text(a.i);
-    case AttrKind::floating: {
-      std::ostringstream out;
-      out.precision(17);
-      out << a.f;
-      return std::move(out).str();
-    }
+    case AttrKind::floating:
+      return exact_text(a.f);
     case AttrKind::boolean:
       return a.i ? "true" : "false";
     case AttrKind::integers:
@@ -34,6 +44,11 @@ std::string to_text(const Attr& a) {
       return dtype_name(static_cast<DType>(a.i));
     case AttrKind::string:
       return text('"', a.s, '"');
+    case AttrKind::floats: {
+      std::string list = "(";
+      for (size_t k = 0; k < a.floats.size(); ++k) list += (k ? ", " : "") + exact_text(a.floats[k]);
+      return list + ")";
+    }
   }
   return {};
 }

@@ -111,6 +111,11 @@ def _set(attr: _native.Attr, op: str, name: str, kind: str, value: Any, keep: li
             array = _native.int64_array(values)
             keep.append(array)
             attr.count, attr.ints = len(values), ctypes.cast(array, ctypes.POINTER(ctypes.c_int64))
+        elif kind == "floats":
+            numbers = [value.__float__()] if hasattr(value, "__float__") else [v.__float__() for v in value]
+            doubles = (ctypes.c_double * len(numbers))(*numbers)
+            keep.append(doubles)
+            attr.count, attr.floats = len(numbers), ctypes.cast(doubles, ctypes.POINTER(ctypes.c_double))
         elif kind == "dtype":
             attr.i = dtypes.as_dtype(value).number
         elif kind == "string":
@@ -133,6 +138,7 @@ class AttrBuilder:
     def __init__(self, spec: OperatorSpec) -> None:
         self._spec = spec
         self._cache: dict[tuple[Any, ...], AttrArray] = {}
+        self._floats = [k for k, attr in enumerate(spec.attrs) if attr.kind == "floats"]
 
     def __call__(self, *values: Any) -> AttrArray:
         try:
@@ -141,13 +147,17 @@ class AttrBuilder:
         except TypeError:  # a list
             values = tuple(tuple(v) if isinstance(v, list) else v for v in values)
             found = self._cache.get(values)
-        if found is not None and 0.0 not in values:  # 0.0 == -0.0
+        # 0.0 == -0.0
+        if found is not None and 0.0 not in values and not (self._floats and self._hold_zero(values)):
             return found
         array = self.build(values)
         if len(self._cache) >= _CACHE_LIMIT:
             self._cache.clear()
         self._cache[values] = array
         return array
+
+    def _hold_zero(self, values: Sequence[Any]) -> bool:
+        return any(type(values[k]) is tuple and 0.0 in values[k] for k in self._floats)
 
     def build(self, values: Sequence[Any]) -> AttrArray:
         """A fresh array."""

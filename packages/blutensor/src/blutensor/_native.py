@@ -5,7 +5,19 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    Union,
+    c_char_p,
+    c_double,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import NoReturn
 
 import blualloc.errors
@@ -46,13 +58,20 @@ class TensorInfo(Structure):
     )
 
 
+class AttrList(Union):
+    """What an attribute's list lies in."""
+
+    _fields_ = (("ints", POINTER(c_int64)), ("floats", POINTER(c_double)))
+
+
 class Attr(Structure):
+    _anonymous_ = ("list",)
     _fields_ = (
         ("kind", c_int32),
         ("count", c_int32),
         ("i", c_int64),
         ("f", c_double),
-        ("ints", POINTER(c_int64)),
+        ("list", AttrList),
         ("s", c_char_p),
     )
 

@@ -43,6 +43,7 @@ def parameters(spec: OperatorSpec) -> list[tuple[str, str | None, str]]:
         "integers": "int | Sequence[int] | None",
         "dtype": "DType | str",
         "string": "str",
+        "floats": "float | Sequence[float]",
     }
     required: list[tuple[str, str | None, str]] = []
     optional: list[tuple[str, str | None, str]] = []

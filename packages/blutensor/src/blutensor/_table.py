@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _native
 
-ATTR_KINDS = {"integer": 0, "floating": 1, "boolean": 2, "integers": 3, "dtype": 4, "string": 5}
+ATTR_KINDS = {"integer": 0, "floating": 1, "boolean": 2, "integers": 3, "dtype": 4, "string": 5, "floats": 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,8 @@ class OperatorSpec:
 def _number(kind: str, value: Any) -> Any:
     if kind == "floating":
         return float(value)
+    if kind == "floats":
+        return tuple(float(v) for v in value)
     return tuple(value) if kind == "integers" else value
 
 

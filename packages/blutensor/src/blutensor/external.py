@@ -33,6 +33,8 @@ def _attributes(names: Sequence[str], attrs: Any) -> dict[str, Any]:
             values[name] = attr.f
         elif kind == "integers":
             values[name] = tuple(attr.ints[: attr.count])
+        elif kind == "floats":
+            values[name] = tuple(attr.floats[: attr.count])
         elif kind == "dtype":
             values[name] = dtypes.ALL[attr.i]
         elif kind == "string":
@@ -68,7 +70,8 @@ def register_operator(
             (bfloat16 as its bits). Replays call it too.
         gradient: `gradient(grads, inputs, outputs, **attributes)` gives the gradient of every input (or None) from
             those of the outputs (None where unused), by calling operators. Without it there is no gradient.
-        attributes: Name to kind: "integer", "floating", "boolean", "integers", "dtype" or "string".
+        attributes: Name to kind: "integer", "floating", "boolean", "integers", "dtype", "string"
+            or "floats" (a number, or a sequence of them; a tuple for the callbacks).
         num_outputs: Tensors that it returns.
         doc: What it computes.
 

@@ -41,7 +41,8 @@ def scalars(device: str, skip: float = 0.0, step: int = 3) -> dict[str, bt.Tenso
 
 def run_adamw(device: str, data: list[list[bt.Tensor]], *, step: int = 3, skip: float = 0.0, **options: Any) -> None:
     at = scalars(device, skip, step)
-    adamw(at["lr"], at["step"], *data, grad_scale=at["grad_scale"], skip=at["skip"], **options)
+    lrs = [at["lr"]] * len(data[0])
+    adamw(at["step"], *data, lrs, grad_scale=at["grad_scale"], skip=at["skip"], **options)
 
 
 def assert_same(ours: list[list[bt.Tensor]], host: list[list[bt.Tensor]]) -> None:
@@ -68,6 +69,24 @@ def test_adamw_with_masters() -> None:
     run_adamw("cpu", [half, *host[1:]], masters=masters, weight_decay=0.1)
     run_adamw("cuda", device, masters=device_masters, weight_decay=0.1)
     assert_same([*device, device_masters], [half, *host[1:], masters])
+
+
+@pytest.mark.parametrize("groups", [2, 11])  # one launch takes eight
+def test_groups_in_one_call(groups: int) -> None:
+    sizes = [(1 + i % 5, 33) for i in range(50)]
+    host = lists("float32", 4, sizes)
+    device = [there(x) for x in host]
+    of = [i % groups for i in range(len(sizes))]
+    settings: dict[str, Any] = {
+        "beta1": [0.9 - 0.01 * g for g in of],
+        "beta2": [0.99 - 0.01 * g for g in of],
+        "eps": [1e-8 * (1 + g) for g in of],
+        "weight_decay": [0.1 * g for g in of],
+    }
+    for where, data in (("cpu", host), ("cuda", device)):
+        lrs = [bt.asarray(0.01 * (1 + g), dtype="float64").to(where) for g in range(groups)]
+        adamw(bt.asarray(3, dtype="int64").to(where), *data, [lrs[g] for g in of], **settings)
+    assert_same(device, host)
 
 
 def test_more_tensors_than_one_launch_takes() -> None:

@@ -20,7 +20,7 @@ from layer_checks import (
 import blutensor as bt
 from blutensor._operators import private
 
-adamw_, sgd_, sgd_momentum_, increment_step_, grad_norm, clip_scale = map(
+adamw_lists, sgd_, sgd_momentum_, increment_step_, grad_norm, clip_scale = map(
     private, ("adamw_", "sgd_", "sgd_momentum_", "increment_step_", "grad_norm", "clip_scale")
 )
 
@@ -31,6 +31,11 @@ OPTIONS = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
 
 def scalar(value: float, dtype: str = "float32") -> bt.Tensor:
     return bt.full((), value, dtype=dtype)
+
+
+def adamw_(lr: bt.Tensor, step: bt.Tensor, params: list[bt.Tensor], *state: list[bt.Tensor], **options: Any) -> None:
+    """All parameters at one learning rate."""
+    adamw_lists(step, params, *state, [lr] * len(params), **options)
 
 
 def tensors(values: list[Array]) -> list[bt.Tensor]:
@@ -129,6 +134,26 @@ def test_sgd_is_pytorchs(momentum: float, nesterov: bool, isa: str) -> None:
         strict=True,
     ):
         assert_as_good_as(got.numpy(), peer, exact)
+
+
+def test_groups_in_one_call_are_calls_of_their_own() -> None:
+    rng = np.random.default_rng(11)
+    values = [[normal(rng, *s) ** (2 if square else 1) for s in SHAPES] for square in (0, 0, 0, 1)]
+    together, apart = ([tensors(x) for x in values] for _ in range(2))
+    step, n = scalar(3, "int64"), len(SHAPES)
+    lrs = [scalar(0.1, "float64"), scalar(0.2, "float64")]
+    settings = {"beta1": [0.9, 0.8], "beta2": [0.95, 0.99], "eps": [1e-8, 1e-3], "weight_decay": [0.1, 0.0]}
+    adamw_lists(
+        step,
+        *together,
+        [lrs[i % 2] for i in range(n)],
+        **{name: [pair[i % 2] for i in range(n)] for name, pair in settings.items()},
+    )
+    for group in (0, 1):
+        lists = [tensors_of[group::2] for tensors_of in apart]
+        adamw_(lrs[group], step, *lists, **{name: pair[group] for name, pair in settings.items()})
+    for a, b in zip(together, apart, strict=True):
+        assert all(x.numpy().tobytes() == y.numpy().tobytes() for x, y in zip(a, b, strict=True))
 
 
 def test_float64_and_float32_in_one_call() -> None:
@@ -260,6 +285,14 @@ def test_errors_name_what_is_wrong() -> None:
         adamw_(scalar(0.1), scalar(1, "int64"), p, [bt.ones((4,))], p, p)
     with pytest.raises(ValueError, match=r"\[adamw_\] expected 'lr' to be a 0-d tensor"):
         adamw_(bt.ones((2,)), scalar(1, "int64"), p, p, p, p)
+    with pytest.raises(ValueError, match="expected one weight_decay, or one for each of 1 parameters, got 2"):
+        adamw_(scalar(0.1), scalar(1, "int64"), p, p, p, p, weight_decay=(0.1, 0.2))
+    with pytest.raises(ValueError, match="betas from 0 to below 1, got beta2 = 1"):
+        adamw_(scalar(0.1), scalar(1, "int64"), p, p, p, p, beta2=1.0)
+    with pytest.raises(ValueError, match="eps of at least 0, got -1"):
+        adamw_(scalar(0.1), scalar(1, "int64"), p, p, p, p, eps=[-1.0])
+    with pytest.raises(TypeError, match="expected floats for 'eps'"):
+        adamw_(scalar(0.1), scalar(1, "int64"), p, p, p, p, eps="small")
     with pytest.raises(TypeError, match="float32 or float64 parameters"):
         sgd_(scalar(0.1), [bt.ones((3,), dtype="int32")], [bt.ones((3,), dtype="int32")])
     with pytest.raises(ValueError, match="max_norm"):

@@ -11,6 +11,7 @@
 #include "ops/copy/copy.h"
 #include "ops/kernels.h"
 #include "ops/matmul/operand.h"
+#include "ops/optimizer/adamw.h"
 #include "ops/optimizer/optimizer_kernels.h"
 #include "ops/optimizer/reference.h"
 #include "ops/parallel.h"
@@ -124,25 +125,29 @@ class ContiguousLists {
 
 // ---------------------------------------------------------------- AdamW
 
-enum AdamwInput : size_t { kLr, kStep, kGradScale, kSkip, kAdamwFixed };
-enum AdamwList : size_t { kParams, kGrads, kExpAvgs, kExpAvgSqs, kMasters, kAdamwLists };
-enum AdamwAttr { kBeta1, kBeta2, kEps, kWeightDecay };
-
 std::vector<TensorSpec> infer_adamw(const OpCall& call) {
   static constexpr const char* kNames[] = {"params", "grads", "exp_avgs", "exp_avg_sqs", "masters"};
-  check_scalar("adamw_", call.inputs[kLr], "lr");
+  static constexpr const char* kSettings[] = {"beta1", "beta2", "eps", "weight_decay"};
   check_scalar("adamw_", call.inputs[kStep], "step");
   check_scalar("adamw_", call.inputs[kGradScale], "grad_scale");
   check_scalar("adamw_", call.inputs[kSkip], "skip");
-  for (const size_t beta : {kBeta1, kBeta2})
-    require(call.attrs.f(beta) >= 0 && call.attrs.f(beta) < 1, "[adamw_] expected betas from 0 to below 1, got ",
-            call.attrs.f(kBeta1), " and ", call.attrs.f(kBeta2));
-  require(call.attrs.f(kEps) >= 0, "[adamw_] expected eps of at least 0, got ", call.attrs.f(kEps));
   const auto length = static_cast<size_t>(call.list_length);
+  for (size_t k = 0; k < std::size(kSettings); ++k) {
+    const std::vector<double>& values = call.attrs.floats(k);
+    require(values.size() == 1 || values.size() == length, "[adamw_] expected one ", kSettings[k],
+            ", or one for each of ", length, " parameters, got ", values.size());
+    for (const double value : values) {
+      if (k == kBeta1 || k == kBeta2)
+        require(value >= 0 && value < 1, "[adamw_] expected betas from 0 to below 1, got ", kSettings[k], " = ", value);
+      else if (k == kEps)
+        require(value >= 0, "[adamw_] expected eps of at least 0, got ", value);
+    }
+  }
   for (size_t i = 0; i < length; ++i) {
+    check_scalar("adamw_", call.inputs[kAdamwFixed + kLrs * length + i], "lr");
     const Tensor &param = call.inputs[kAdamwFixed + i], &master = call.inputs[kAdamwFixed + kMasters * length + i];
     if (param.dtype() == DType::bfloat16) {
-      check_position("adamw_", call, kAdamwFixed, kAdamwLists, kNames, i, DType::float32);
+      check_position("adamw_", call, kAdamwFixed, kLrs, kNames, i, DType::float32);
       continue;
     }
     require_type(param.dtype() == DType::float32 || param.dtype() == DType::float64,
@@ -155,19 +160,17 @@ std::vector<TensorSpec> infer_adamw(const OpCall& call) {
   return {};
 }
 
-template <class T>
-AdamwStep<T> adamw_step(const Launch& launch) {
-  const double lr = read_scalar(launch.inputs[kLr], 0), step = read_scalar(launch.inputs[kStep], 1);
-  const double beta1 = launch.attrs.f(kBeta1), beta2 = launch.attrs.f(kBeta2);
-  const double bias1 = 1 - std::pow(beta1, step), bias2 = 1 - std::pow(beta2, step);
-  return {static_cast<T>(read_scalar(launch.inputs[kGradScale], 1)),
-          static_cast<T>(1 - lr * launch.attrs.f(kWeightDecay)),
-          static_cast<T>(1 - beta1),
-          static_cast<T>(beta2),
-          static_cast<T>(1 - beta2),
-          static_cast<T>(std::sqrt(bias2)),
-          static_cast<T>(launch.attrs.f(kEps)),
-          static_cast<T>(lr / bias1)};
+AdamwStep<double> adamw_step(const Launch& launch, const AdamwSettings& settings) {
+  const double lr = read_scalar(*settings.lr, 0), step = read_scalar(launch.inputs[kStep], 1);
+  const double bias1 = 1 - std::pow(settings.beta1, step), bias2 = 1 - std::pow(settings.beta2, step);
+  return {read_scalar(launch.inputs[kGradScale], 1),
+          1 - lr * settings.weight_decay,
+          1 - settings.beta1,
+          settings.beta2,
+          1 - settings.beta2,
+          std::sqrt(bias2),
+          settings.eps,
+          lr / bias1};
 }
 
 // Of a bfloat16 parameter the float32 master is updated, and the parameter is the master rounded to nearest even.
@@ -178,24 +181,27 @@ void execute_adamw(const Launch& launch, Execution& run) {
   const Chunks chunks(run, params);
   // A skipped step leaves everything as it is, the step count (increment_step_) included.
   if (!run.dry() && read_scalar(launch.inputs[kSkip], 0) != 0) return;
-  ContiguousLists data(run, lists);
+  ContiguousLists data(run, lists.first(kLrs * length));
+  auto* steps = run.take<AdamwStep<double>>(launch.list_length);
   if (run.dry()) return;
-  const auto step = adamw_step<float>(launch);
-  const auto step64 = adamw_step<double>(launch);
+  for (size_t i = 0; i < length; ++i) {
+    const AdamwSettings settings = adamw_settings(launch, i);
+    steps[i] = i && settings == adamw_settings(launch, i - 1) ? steps[i - 1] : adamw_step(launch, settings);
+  }
   const auto round = kernels().copy.from_to(DType::float32, DType::bfloat16);
   chunks.for_each([&](size_t i, int64_t first, int64_t count, int64_t) {
     const size_t grad = kGrads * length + i, avg = kExpAvgs * length + i, avg_sq = kExpAvgSqs * length + i,
                  master = kMasters * length + i;
     if (params[i].dtype == DType::float64)
       return adamw_reference<double>(data.ptr<double>(i) + first, data.ptr<double>(grad) + first,
-                                     data.ptr<double>(avg) + first, data.ptr<double>(avg_sq) + first, count, step64);
+                                     data.ptr<double>(avg) + first, data.ptr<double>(avg_sq) + first, count, steps[i]);
     float* weights = data.ptr<float>(params[i].dtype == DType::bfloat16 ? master : i) + first;
     kernels().optimizer.adamw_f32(weights, data.ptr<float>(grad) + first, data.ptr<float>(avg) + first,
-                                  data.ptr<float>(avg_sq) + first, count, step);
+                                  data.ptr<float>(avg_sq) + first, count, rounded<float>(steps[i]));
     if (params[i].dtype == DType::bfloat16) round(count, data.ptr<bfloat16>(i) + first, 1, weights, 1);
   });
   data.write_back(0, length);
-  data.write_back(kExpAvgs * length, kAdamwLists * length);
+  data.write_back(kExpAvgs * length, kLrs * length);
 }
 
 // ---------------------------------------------------------------- SGD
@@ -318,6 +324,9 @@ void register_optimizer(OperatorRegistry& registry) {
   const auto floating = [](const char* name, double value) {
     return AttrSpec{name, AttrKind::floating, Attr::of_float(value), false, {}};
   };
+  const auto floats = [](const char* name, double value) {
+    return AttrSpec{name, AttrKind::floats, Attr::of_floats({value}), false, {}};
+  };
   const auto add = [&](Operator op) {
     op.category = "Optimizers";
     op.is_public = false;
@@ -331,14 +340,20 @@ void register_optimizer(OperatorRegistry& registry) {
         "+= (1 - beta1) (g - exp_avg); "
         "exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2; param -= lr / (1 - beta1^step) * exp_avg / (sqrt(exp_avg_sq "
         "/ (1 - beta2^step)) + eps). "
-        "lr, step (from 1), grad_scale and skip are 0-d; with skip non-zero nothing is written. Lists of float32 or "
+        "Every parameter has its lr; of the other settings there is one for all or one for each. lr, step (from 1), "
+        "grad_scale and skip are 0-d; with skip non-zero nothing is written. Lists of float32 or "
         "float64 tensors, each position of one dtype; or a bfloat16 parameter whose other tensors are float32, its "
         "master among them: the master is updated, and the parameter is the master rounded to nearest even.";
-    op.inputs = {
-        {"lr", Kind::required},         {"step", Kind::required},          {"grad_scale", Kind::optional},
-        {"skip", Kind::optional},       {"params", Kind::list, true},      {"grads", Kind::list},
-        {"exp_avgs", Kind::list, true}, {"exp_avg_sqs", Kind::list, true}, {"masters", Kind::optional_list, true}};
-    op.attrs = {floating("beta1", 0.9), floating("beta2", 0.999), floating("eps", 1e-8), floating("weight_decay", 0)};
+    op.inputs = {{"step", Kind::required},
+                 {"grad_scale", Kind::optional},
+                 {"skip", Kind::optional},
+                 {"params", Kind::list, true},
+                 {"grads", Kind::list},
+                 {"exp_avgs", Kind::list, true},
+                 {"exp_avg_sqs", Kind::list, true},
+                 {"masters", Kind::optional_list, true},
+                 {"lrs", Kind::list}};
+    op.attrs = {floats("beta1", 0.9), floats("beta2", 0.999), floats("eps", 1e-8), floats("weight_decay", 0)};
     op.num_outputs = 0;
     op.infer = infer_adamw;
     op.workspace = workspace_of<execute_adamw>;

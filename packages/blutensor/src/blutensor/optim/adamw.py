@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -13,13 +14,15 @@ from .._operators import private
 from ..autograd import no_grad
 from ..errors import DTypeError, ShapeError
 from ..tensor import Tensor
-from .base import Group, Optimizer, Params, select
+from .base import Group, Optimizer, Params, Part, select
 
 _adamw = private("adamw_")
 
+_T = TypeVar("_T")
+
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), all parameters of a group in one pass.
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), all parameters in one pass.
 
     The formulas are those of `torch.optim.AdamW`.
 
@@ -108,28 +111,31 @@ class AdamW(Optimizer):
         super().load_state_dict(state)
         self._write_params()
 
-    def _update(
-        self,
-        group: Group,
-        indices: list[int],
-        grads: list[Tensor],
-        lr: Tensor,
-        grad_scale: Tensor | None,
-        skip: Tensor | None,
-    ) -> None:
-        beta1, beta2 = group.options["betas"]
+    def _update(self, parts: list[Part], grad_scale: Tensor | None, skip: Tensor | None) -> None:
         _adamw(
-            lr,
             self.step_count,
-            params=select(group.params, indices),
-            grads=grads,
-            exp_avgs=select(group.state["exp_avg"], indices),
-            exp_avg_sqs=select(group.state["exp_avg_sq"], indices),
-            masters=select(group.masters, indices),
+            params=_joined(part.params() for part in parts),
+            grads=_joined(part.grads for part in parts),
+            exp_avgs=_joined(part.state("exp_avg") for part in parts),
+            exp_avg_sqs=_joined(part.state("exp_avg_sq") for part in parts),
+            masters=_joined(select(part.group.masters, part.indices) for part in parts),
+            lrs=_joined([part.lr] * len(part.indices) for part in parts),
             grad_scale=grad_scale,
             skip=skip,
-            beta1=beta1,
-            beta2=beta2,
-            eps=group.options["eps"],
-            weight_decay=group.options["weight_decay"],
+            beta1=_setting(parts, lambda group: group.options["betas"][0]),
+            beta2=_setting(parts, lambda group: group.options["betas"][1]),
+            eps=_setting(parts, lambda group: group.options["eps"]),
+            weight_decay=_setting(parts, lambda group: group.options["weight_decay"]),
         )
+
+
+def _joined(lists: Iterable[list[_T]]) -> list[_T]:
+    return list(chain.from_iterable(lists))
+
+
+def _setting(parts: list[Part], of: Callable[[Group], float]) -> float | tuple[float, ...]:
+    """One number if the groups agree, else one for each parameter."""
+    values = [of(part.group) for part in parts]
+    if len(set(values)) == 1:
+        return values[0]
+    return tuple(_joined([value] * len(part.indices) for value, part in zip(values, parts, strict=True)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -68,6 +69,31 @@ class Group:
         self.lr = full((), lr, dtype=dtypes.float64, device=params[0].device if params else None)
         self.state: dict[str, list[Tensor]] = {}
         self.masters: list[Tensor | None] = []
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of one group, the parameters that a step updates.
+
+    Attributes:
+        group: The group.
+        indices: Which of its parameters.
+        grads: Their gradients.
+        lr: 0-d.
+    """
+
+    group: Group
+    indices: list[int]
+    grads: list[Tensor]
+    lr: Tensor
+
+    def params(self) -> list[Tensor]:
+        """The parameters."""
+        return select(self.group.params, self.indices)
+
+    def state(self, name: str) -> list[Tensor]:
+        """Their state tensors of a name."""
+        return select(self.group.state[name], self.indices)
 
 
 class Optimizer:
@@ -158,21 +184,16 @@ class Optimizer:
             rate = full((), value, dtype=dtypes.float64, device=self.step_count.device)
         with no_grad():
             _increment_step(self.step_count, skip)
+            parts = []
             for group in self.groups:
                 pairs = [(i, g) for i, p in enumerate(group.params) if (g := fresh_grad(p)) is not None]
                 if pairs:
-                    self._update(group, [i for i, _ in pairs], [g for _, g in pairs],
-                                 group.lr if rate is None else rate, grad_scale, skip)  # fmt: skip
+                    indices, grads = [i for i, _ in pairs], [g for _, g in pairs]
+                    parts.append(Part(group, indices, grads, group.lr if rate is None else rate))
+            if parts:
+                self._update(parts, grad_scale, skip)
 
-    def _update(
-        self,
-        group: Group,
-        indices: list[int],
-        grads: list[Tensor],
-        lr: Tensor,
-        grad_scale: Tensor | None,
-        skip: Tensor | None,
-    ) -> None:
+    def _update(self, parts: list[Part], grad_scale: Tensor | None, skip: Tensor | None) -> None:
         raise TypeError(f"{self._name} defines no update")
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from .._arguments import not_negative
 from .._operators import private
 from ..errors import ShapeError
 from ..tensor import Tensor
-from .base import Group, Optimizer, Params, select
+from .base import Optimizer, Params, Part
 
 _sgd, _sgd_momentum = private("sgd_"), private("sgd_momentum_")
 
@@ -37,27 +37,20 @@ class SGD(Optimizer):
         for group in self.groups:
             group.options["weight_decay"] = not_negative("SGD", "weight_decay", group.options["weight_decay"])
 
-    def _update(
-        self,
-        group: Group,
-        indices: list[int],
-        grads: list[Tensor],
-        lr: Tensor,
-        grad_scale: Tensor | None,
-        skip: Tensor | None,
-    ) -> None:
-        params, decay = select(group.params, indices), group.options["weight_decay"]
-        if not self._momentum:
-            _sgd(lr, params, grads, grad_scale=grad_scale, skip=skip, weight_decay=decay)
-            return
-        _sgd_momentum(
-            lr,
-            params,
-            grads,
-            select(group.state["momentum"], indices),
-            grad_scale=grad_scale,
-            skip=skip,
-            momentum=self._momentum,
-            nesterov=self._nesterov,
-            weight_decay=decay,
-        )
+    def _update(self, parts: list[Part], grad_scale: Tensor | None, skip: Tensor | None) -> None:
+        for part in parts:
+            params, decay = part.params(), part.group.options["weight_decay"]
+            if not self._momentum:
+                _sgd(part.lr, params, part.grads, grad_scale=grad_scale, skip=skip, weight_decay=decay)
+                continue
+            _sgd_momentum(
+                part.lr,
+                params,
+                part.grads,
+                part.state("momentum"),
+                grad_scale=grad_scale,
+                skip=skip,
+                momentum=self._momentum,
+                nesterov=self._nesterov,
+                weight_decay=decay,
+            )
