@@ -19,10 +19,21 @@ struct CudaConfig {
   int blocks;  // that fit on a multiprocessor of compute capability 9.0
   // [A is K-major][B is K-major]
   std::array<std::array<const void*, 2>, 2> kernels;
-  int chain = 0, totals_bytes = 0;  // more shared memory, where the part of K that a block does is longer than `chain`
+  // Of float32, the kernels for blocks whose part of K is longer than kLongK, and the shared memory that they need more.
+  std::array<std::array<const void*, 2>, 2> long_kernels = kernels;
+  int totals_bytes = 0;
 
-  int shared_bytes_for(int64_t k) const { return shared_bytes + (k > chain ? totals_bytes : 0); }
+  // Errors of one chain of additions grow like its length: at 4096 they are 2.1 times cuBLAS's, which cuts K (H200).
+  static constexpr int64_t kLongK = 3072;
+  int shared_bytes_for(int64_t k) const { return shared_bytes + (k > kLongK ? totals_bytes : 0); }
 };
+
+template <typename Shape>
+CudaConfig config_of(const char* name, CudaMath math, const std::array<std::array<const void*, 2>, 2>& kernels) {
+  return {name,           math,          Shape::kBlockM,  Shape::kBlockN,
+          Shape::kBlockK, Shape::kWarpM, Shape::kThreads, Shape::kSharedBytes,
+          Shape::kBlocks, kernels};
+}
 
 std::span<const CudaConfig> float32_configs();
 std::span<const CudaConfig> tf32_configs();

@@ -11,21 +11,16 @@ CudaConfig config(const char* name) {
   using Shape = SimtShape<kBlockM, kBlockN, kBlockK, kWarpM, kWarpN, kBlocks>;
   using Short = SimtShape<kBlockM, kBlockN, 8, kWarpM, kWarpN, kBlocks>;
   static_assert(kBlockK % 8 == 0 && Short::kSharedBytes <= Shape::kSharedBytes);
-  return {name,
-          CudaMath::float32,
-          kBlockM,
-          kBlockN,
-          kBlockK,
-          kWarpM,
-          Shape::kThreads,
-          Shape::kSharedBytes,
-          kBlocks,
-          {{{reinterpret_cast<const void*>(gemm_f32_simt<Shape, false, false>),
-             reinterpret_cast<const void*>(gemm_f32_simt<Short, false, true>)},
-            {reinterpret_cast<const void*>(gemm_f32_simt<Shape, true, false>),
-             reinterpret_cast<const void*>(gemm_f32_simt<Short, true, true>)}}},
-          Shape::kChain,
-          Shape::kTotals};
+  const auto kernels = []<bool kTotals>(std::bool_constant<kTotals>) {
+    return std::array<std::array<const void*, 2>, 2>{
+        {{reinterpret_cast<const void*>(gemm_f32_simt<Shape, false, false, kTotals>),
+          reinterpret_cast<const void*>(gemm_f32_simt<Short, false, true, kTotals>)},
+         {reinterpret_cast<const void*>(gemm_f32_simt<Shape, true, false, kTotals>),
+          reinterpret_cast<const void*>(gemm_f32_simt<Short, true, true, kTotals>)}}};
+  };
+  CudaConfig result = config_of<Shape>(name, CudaMath::float32, kernels(std::false_type{}));
+  result.long_kernels = kernels(std::true_type{}), result.totals_bytes = Shape::kTotalsBytes;
+  return result;
 }
 
 }  // namespace

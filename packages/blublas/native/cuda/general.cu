@@ -2,7 +2,7 @@
 //
 // A block of 256 threads does 64 x 64, a thread 4 rows (16 apart) by 4 columns. Elements are read one by one, along
 // whichever axis is contiguous, into shared memory [k][row], and converted to the accumulation type there. Sums run over
-// k in order, and are added to totals after every kChain. 2 M N K FLOP; meant to be right, not fast.
+// k in order; those in float32 are added to totals after every kChain. 2 M N K FLOP; meant to be right, not fast.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_general(const __grid_constan
 #pragma unroll
         for (int j = 0; j < 4; ++j) sums[i][j] = fma(a[kk][row + 16 * i], b[kk][column + j], sums[i][j]);
     __syncthreads();
-    if ((k - k_begin + kBlockK) % kChain == 0) {
+    if (sizeof(T) == 4 && (k - k_begin + kBlockK) % kChain == 0) {
       add(totals, sums);
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0;

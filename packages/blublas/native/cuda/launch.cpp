@@ -37,10 +37,10 @@ void tile_launch(const CudaProblem& problem, const CudaLayout& layout, const Cud
   if (tiles > std::numeric_limits<int32_t>::max())
     fail_value("[gemm] expected at most 2^31 tiles of " + std::to_string(config.block_m) + " x " +
                std::to_string(config.block_n) + ", got " + std::to_string(tiles));
-  const void* kernel = config.kernels[layout.k_major_a][layout.k_major_b];
-  const int shared_bytes = config.shared_bytes_for(plan.k_per_split), most = config.shared_bytes + config.totals_bytes;
-  // The same whatever K is: another thread may be launching it for another one.
-  allow_shared_memory(kernel, most <= problem.device->shared_bytes ? most : config.shared_bytes);
+  const auto& kernels = plan.k_per_split > CudaConfig::kLongK ? config.long_kernels : config.kernels;
+  const void* kernel = kernels[layout.k_major_a][layout.k_major_b];
+  const int shared_bytes = config.shared_bytes_for(plan.k_per_split);
+  allow_shared_memory(kernel, shared_bytes);
   const dim3 grid(static_cast<unsigned>(tiles), 1, static_cast<unsigned>(problem.batch * plan.splits));
   void* arguments[] = {&p};
   check_cuda(cudaLaunchKernel(kernel, grid, dim3(static_cast<unsigned>(config.threads)), arguments,

@@ -7,9 +7,9 @@
 // 4 longer so that the stores of a warp hit different banks. A thread reads its rows and columns of the next k in vectors
 // of four while it multiplies those of this one.
 //   rows of a lane: i / 4 * 16 + (lane's row of 4) * 4 + i % 4; columns alike with 8 lanes
-// After kChain products a thread adds its sums to totals and begins anew, so that errors grow with the square root of
-// kChain + K / kChain, not of K. Totals do not fit in registers: they lie in shared memory behind the ring, each thread's
-// vectors a block apart, and only a K that needs them is launched with room for them.
+// Where K is long, a thread adds its sums to totals after kChain products and begins anew (kTotals), so that errors grow with
+// the square root of kChain + K / kChain, not of K. Totals do not fit in registers: they lie in shared memory behind the
+// ring, each thread's vectors a block apart.
 //
 // What bounds it, on compute capability 8.6 and newer:
 //   - A scheduler starts one instruction a cycle, so everything beside the multiply-adds costs: 6 loads to 128 of them,
@@ -20,8 +20,8 @@
 //     vectors whose pairs are swapped, which is what makes the compiler place them so.
 //   - Shared memory gives a multiprocessor 128 bytes a cycle, whether lanes read the same or not: at 16 x 8 sums, three
 //     quarters of its time. What K-major operands store there comes on top, so they want large tiles (128 x 256).
-// Cost of a tile: 2 M N K FLOP; 96 bytes from shared memory for 128 multiply-adds of a thread; every kChain of K a load
-// and a store of all totals.
+// Cost of a tile: 2 M N K FLOP; 96 bytes from shared memory for 128 multiply-adds of a thread; with totals, a load and a
+// store of all every kChain of K.
 // Benchmark: benchmarks/gemm_cuda.py --work 'gemm.fp32.*'
 #pragma once
 
@@ -42,8 +42,7 @@ struct SimtShape {
   // The epilogue, in which the ring is free, goes faster with half a warp tile at a time.
   static constexpr int kFinish = kThreads / 32 * (kWarpM / 2) * (kWarpN + 8) * 4;
   static constexpr int kSharedBytes = kRing > kFinish ? kRing : kFinish;
-  // 2% more instructions; small tiles do small products, of which other libraries cut K further.
-  static constexpr int kChain = kBlockM * kBlockN > 64 * 64 ? 256 : 128, kTotals = kBlockM * kBlockN * 4;
+  static constexpr int kChain = 1024, kTotalsBytes = kBlockM * kBlockN * 4;
   using Stage = WarpStage<kWarpM, kWarpN, kSharedBytes / (kWarpsM * kWarpsN), true>;
   static_assert(kChain % kBlockK == 0);
   static_assert(kSharedBytes <= 99 * 1024, "compute capability 8.6 and 8.9 have 99 KiB");
@@ -176,7 +175,7 @@ struct SimtTotals {
   }
 };
 
-template <typename Shape, bool kKMajorA, bool kKMajorB>
+template <typename Shape, bool kKMajorA, bool kKMajorB, bool kTotals>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt(const __grid_constant__ GemmParams p) {
   constexpr int kThreadM = Shape::kWarpM / 4, kThreadN = Shape::kWarpN / 8, kBlockK = Shape::kBlockK;
   using CopyA = SimtCopy<kKMajorA, Shape::kBlockM, kBlockK, Shape::kThreads, Shape::kPadding>;
@@ -217,7 +216,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
   const uint32_t own_a = static_cast<uint32_t>((warp_m + lane_m * 4) * 4);
   const uint32_t own_b = kBytesA + static_cast<uint32_t>((warp_n + lane_n * 4) * 4);
 
-  const SimtTotals<Shape::kThreads> totals(first_buffer + Shape::kSharedBytes);
   float sums[kThreadM][kThreadN] = {};
   float a[2][kThreadM], b[2][kThreadN];  // of this k and the next
 
@@ -272,12 +270,17 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) gemm_f32_simt
         }
     }
     buffer = next;
-    if ((block + 1) % kBlocksOfChain == 0 && block + 1 < num_blocks) {
-      if (block >= kBlocksOfChain) totals.add_to(sums);
-      totals.take(sums);
+    if constexpr (kTotals) {
+      if ((block + 1) % kBlocksOfChain == 0 && block + 1 < num_blocks) {
+        const SimtTotals<Shape::kThreads> totals(first_buffer + Shape::kSharedBytes);
+        if (block >= kBlocksOfChain) totals.add_to(sums);
+        totals.take(sums);
+      }
     }
   }
-  if (num_blocks > kBlocksOfChain) totals.add_to(sums);
+  if constexpr (kTotals) {
+    if (num_blocks > kBlocksOfChain) SimtTotals<Shape::kThreads>(first_buffer + Shape::kSharedBytes).add_to(sums);
+  }
   ptx::wait_copies<0>();
   __syncthreads();
 

@@ -1,4 +1,4 @@
-// Gradients of attention over tiles, for any arithmetic of cuda_tile.cuh.
+// Gradients of attention over tiles, for any arithmetic of cuda_arithmetic.cuh.
 //
 // Two kernels that recompute the scores, so that every sum is local and in a fixed order, without atomics and without
 // a float32 copy of dQ: attention_backward_keys owns keys and walks over queries, attention_backward_queries owns
@@ -6,15 +6,14 @@
 //   dS = P * (dP - delta),  dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K.
 // Both keep P and dS in registers: the first works on S^T and dP^T, whose accumulators are the left operands of P^T dO
 // and dS^T Q.
-// Arithmetic that limits chains (kChainOf) puts sums of so many rows away to the gradient and begins anew, and takes back
-// what rounding logsumexp log2(e) does to P.
+// Arithmetic that limits chains (kChainOf) puts sums of so many rows away to the gradient and begins anew.
 // Work: 8 T S D FLOPs for the keys, 6 T S D for the queries, 2 T S exponentials a pair.
 // Benchmark: benchmarks/bench_attention_cuda.py
 #pragma once
 
 #include <cmath>
 
-#include "ops/attention/cuda_tile.cuh"
+#include "ops/attention/cuda_arithmetic.cuh"
 
 namespace blutensor::cuda {
 
@@ -49,12 +48,6 @@ __device__ __forceinline__ void put_away(const float (&sums)[kTiles][Math::kHead
     Math::template store<kTiles>(sums, factor, tile, target, stride, first_row, limit, head_dim);
 }
 
-// exp2(shift - logsumexp log2(e)) for `shift`, that product rounded: P with the shift is too small by this factor. The
-// largest of float32's roundings in P, and one that a whole row shares.
-__device__ __forceinline__ float shift_correction(float logsumexp, float shift) {
-  return fmaf(fmaf(-logsumexp, kLog2eRest, fmaf(-logsumexp, kLog2e, shift)), kLn2, 1.0f);
-}
-
 // ---------------------------------------------------------------- dK and dV
 
 template <class Math, int kTiles, int kBlock, int kStep>
@@ -70,22 +63,15 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
   const uint32_t pair = blockIdx.x % args.num_pairs;
   const int first_key = blockIdx.x / args.num_pairs * Shape::kOwned;  // causal: the first keys are seen by most
   const int num_queries = args.num_queries, num_keys = args.num_keys, head_dim = args.head_dim;
-  const auto matrix = [&](const AttentionOperand& operand) {
-    return static_cast<Element*>(operand.data) + pair_offset(args.leading, operand, pair);
-  };
-  const Element *queries = matrix(args.query), *grads = matrix(args.grad_output);
-  const int query_stride = static_cast<int>(args.query.row_stride);
-  const int grad_stride = static_cast<int>(args.grad_output.row_stride);
+  const TwoMatrices<Rows, Element> queries_and_grads(args, args.query, args.grad_output, pair, num_queries);
   const float* logsumexp = static_cast<const float*>(args.logsumexp) + static_cast<int64_t>(pair) * num_queries;
   const float* delta = static_cast<const float*>(args.delta) + static_cast<int64_t>(pair) * num_queries;
 
   const uint32_t key_tile = ptx::shared_address(shared), value_tile = key_tile + Shape::kResidentBytes;
   const uint32_t stages = value_tile + Shape::kResidentBytes, all_statistics = key_tile + Shape::kTilesBytes;
   const auto load = [&](int block) {
-    const uint32_t stage = stages + (block & 1) * Shape::kStageBytes;
     const int first = block * kBlock;
-    Rows::template load_async<kBlock>(stage, queries, query_stride, first, num_queries, head_dim);
-    Rows::template load_async<kBlock>(stage + Shape::kTileBytes, grads, grad_stride, first, num_queries, head_dim);
+    queries_and_grads.template load_async<kBlock>(stages + (block & 1) * Shape::kStageBytes, first);
     const int index = static_cast<int>(threadIdx.x) % kBlock, row = first + index;
     if (threadIdx.x < 2 * kBlock) {
       const float* source = threadIdx.x < kBlock ? logsumexp : delta;
@@ -94,10 +80,8 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
     }
     ptx::copy_async_commit();
   };
-  Rows::template load_async<Shape::kOwned>(key_tile, matrix(args.key), static_cast<int>(args.key.row_stride), first_key,
-                                           num_keys, head_dim);
-  Rows::template load_async<Shape::kOwned>(value_tile, matrix(args.value), static_cast<int>(args.value.row_stride),
-                                           first_key, num_keys, head_dim);
+  TwoMatrices<Rows, Element>(args, args.key, args.value, pair, num_keys)
+      .template load_async<Shape::kOwned>(key_tile, first_key);
   ptx::copy_async_commit();
   const int first_block = args.causal ? first_key / kBlock : 0;
   if (first_block * kBlock < num_queries) load(first_block);
@@ -115,10 +99,10 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
 #pragma unroll
     for (int m = 0; m < kTiles; ++m)
       one[m][0] = one[m][1] = 1, scale[m][0] = scale[m][1] = static_cast<float>(args.scale);
-    put_away<Math, kTiles>(grad_key, scale, warp_keys, matrix(args.grad_key), args.grad_key, first_row, num_keys,
-                           head_dim, adds);
-    put_away<Math, kTiles>(grad_value, one, warp_values, matrix(args.grad_value), args.grad_value, first_row, num_keys,
-                           head_dim, adds);
+    put_away<Math, kTiles>(grad_key, scale, warp_keys, matrix_of<Element>(args, args.grad_key, pair), args.grad_key,
+                           first_row, num_keys, head_dim, adds);
+    put_away<Math, kTiles>(grad_value, one, warp_values, matrix_of<Element>(args, args.grad_value, pair),
+                           args.grad_value, first_row, num_keys, head_dim, adds);
   };
 
   if constexpr (Math::kRounds) {
@@ -148,17 +132,12 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
       if constexpr (Math::kIsAsync) Math::template wait<1>(p);
 #pragma unroll
       for (int n = 0; n < kStep / 8; ++n) {
-        const float2 logsumexp_of = ptx::load_shared_2(statistics + 32 * n);
+        const float2 shift = ptx::load_shared_2(statistics + 32 * n);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float of_query = e ? logsumexp_of.y : logsumexp_of.x, shift = kLog2e * of_query;
+        for (int m = 0; m < kTiles; ++m)
 #pragma unroll
-          for (int i = 0; i < 2 * kTiles; ++i) {
-            float& x = p[i >> 1][n][2 * (i & 1) + e];
-            x = ptx::exp2_approximate(fmaf(x, factor, -shift));
-            if constexpr (kChainOf<Math> > 0) x *= shift_correction(of_query, shift);
-          }
-        }
+          for (int r = 0; r < 4; ++r)
+            p[m][n][r] = ptx::exp2_approximate(fmaf(p[m][n][r], factor, -kLog2e * (r & 1 ? shift.y : shift.x)));
       }
       if ((args.causal && first_query < last_row) || first_query + kStep > num_queries) {
 #pragma unroll
@@ -216,26 +195,16 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
   const int first_query = (args.causal ? num_blocks - 1 - turn : turn) * Shape::kOwned;
   const int num_queries = args.num_queries, num_keys = args.num_keys, head_dim = args.head_dim;
   const int visible = args.causal ? min(num_keys, first_query + Shape::kOwned) : num_keys;
-  const auto matrix = [&](const AttentionOperand& operand) {
-    return static_cast<Element*>(operand.data) + pair_offset(args.leading, operand, pair);
-  };
-  const Element *keys = matrix(args.key), *values = matrix(args.value);
-  const int key_stride = static_cast<int>(args.key.row_stride), value_stride = static_cast<int>(args.value.row_stride);
+  const TwoMatrices<Rows, Element> keys_and_values(args, args.key, args.value, pair, num_keys);
 
   const uint32_t query_tile = ptx::shared_address(shared), grad_tile = query_tile + Shape::kResidentBytes;
   const uint32_t stages = grad_tile + Shape::kResidentBytes;
   const auto load = [&](int block) {
-    const uint32_t stage = stages + (block & 1) * Shape::kStageBytes;
-    Rows::template load_async<kBlock>(stage, keys, key_stride, block * kBlock, num_keys, head_dim);
-    Rows::template load_async<kBlock>(stage + Shape::kTileBytes, values, value_stride, block * kBlock, num_keys,
-                                      head_dim);
+    keys_and_values.template load_async<kBlock>(stages + (block & 1) * Shape::kStageBytes, block * kBlock);
     ptx::copy_async_commit();
   };
-  Rows::template load_async<Shape::kOwned>(query_tile, matrix(args.query), static_cast<int>(args.query.row_stride),
-                                           first_query, num_queries, head_dim);
-  Rows::template load_async<Shape::kOwned>(grad_tile, matrix(args.grad_output),
-                                           static_cast<int>(args.grad_output.row_stride), first_query, num_queries,
-                                           head_dim);
+  TwoMatrices<Rows, Element>(args, args.query, args.grad_output, pair, num_queries)
+      .template load_async<Shape::kOwned>(query_tile, first_query);
   ptx::copy_async_commit();
   load(0);
 
@@ -246,23 +215,23 @@ __global__ void __launch_bounds__(32 * Math::kWarps, Math::kBackwardBlocks)
   const typename Math::template Left<kTiles> left_queries(warp_queries), left_grads(warp_grads);
   const float factor = static_cast<float>(args.scale * 1.44269504088896340736);
 
-  float shift[kTiles][2], mean[kTiles][2], scale[kTiles][2];
+  float shift[kTiles][2], mean[kTiles][2];
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + 16 * m + 8 * h + lane_group();
       const int64_t at = static_cast<int64_t>(pair) * num_queries + row;
-      const float logsumexp = row < num_queries ? static_cast<const float*>(args.logsumexp)[at] : INFINITY;
-      shift[m][h] = logsumexp * kLog2e;
+      shift[m][h] = row < num_queries ? static_cast<const float*>(args.logsumexp)[at] * kLog2e : INFINITY;
       mean[m][h] = row < num_queries ? static_cast<const float*>(args.delta)[at] : 0.0f;
-      scale[m][h] = static_cast<float>(args.scale);
-      if constexpr (kChainOf<Math> > 0) scale[m][h] *= shift_correction(logsumexp, shift[m][h]);
     }
   float grad_query[kTiles][kHeadDim / 8][4] = {};
   const auto put = [&](bool adds) {
-    put_away<Math, kTiles>(grad_query, scale, warp_queries, matrix(args.grad_query), args.grad_query, first_row,
-                           num_queries, head_dim, adds);
+    float scale[kTiles][2];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) scale[m][0] = scale[m][1] = static_cast<float>(args.scale);
+    put_away<Math, kTiles>(grad_query, scale, warp_queries, matrix_of<Element>(args, args.grad_query, pair),
+                           args.grad_query, first_row, num_queries, head_dim, adds);
   };
 
   if constexpr (Math::kRounds) {

@@ -1,17 +1,16 @@
-// softmax(scale Q K^T) V over tiles, for any arithmetic of cuda_tile.cuh (FlashAttention-2, Dao 2023).
+// softmax(scale Q K^T) V over tiles, for any arithmetic of cuda_arithmetic.cuh (FlashAttention-2, Dao 2023).
 //
 // One block of warps takes kWarps * 16 * kTiles queries of one pair and walks over the keys, kKeys at a time;
 // each warp owns 16 * kTiles rows and keeps their running maximum, sum and output in registers. Keys and values come
 // through two stages of cp.async: the next ones load while the present ones are used. Causal: warps skip what is
-// masked, blocks with most keys start first. Rows' sums are formed block by block, and where the arithmetic limits chains
-// (kChainOf), so is the output: backward's probabilities and delta are no better than what forward leaves them.
+// masked, blocks with most keys start first.
 // Work: 4 T S D FLOPs and T S exponentials a pair; memory: each key tile once per block of queries, mostly from L2.
 // Benchmark: benchmarks/bench_attention_cuda.py
 #pragma once
 
 #include <cmath>
 
-#include "ops/attention/cuda_tile.cuh"
+#include "ops/attention/cuda_arithmetic.cuh"
 
 namespace blutensor::cuda {
 
@@ -27,7 +26,8 @@ struct ForwardShape {
 
 // One row of a block of scores: raises the maximum, turns scores into exp2(scores * factor - shift), adds them to the
 // sum and returns what former sums must be multiplied by. While every score is -inf the shift is 0: 0 keeps the
-// exponents at -inf instead of NaN.
+// exponents at -inf instead of NaN. The former shift is rounded as it was: contracted with the subtraction, it would
+// differ from itself where the maximum stays, and every block would multiply all sums by almost 1.
 template <int kBlocks>
 __device__ __forceinline__ float softmax_row(float (&s)[kBlocks][4], int r, float factor, float& maximum, float& sum) {
   float top = maximum;
@@ -35,8 +35,8 @@ __device__ __forceinline__ float softmax_row(float (&s)[kBlocks][4], int r, floa
   for (int n = 0; n < kBlocks; ++n) top = fmaxf(top, fmaxf(s[n][r], s[n][r + 1]));
   top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
   top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-  const float shift = top == -INFINITY ? 0.0f : top * factor;
-  const float correction = ptx::exp2_approximate(maximum * factor - shift);
+  const float shift = top == -INFINITY ? 0.0f : __fmul_rn(top, factor);
+  const float correction = ptx::exp2_approximate(__fmul_rn(maximum, factor) - shift);
   maximum = top;
   float of_block = 0;
 #pragma unroll
@@ -56,8 +56,7 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
   using Shape = ForwardShape<Math, kTiles, kKeys>;
   using Element = typename Math::Element;
   using Rows = typename Math::Rows;
-  constexpr int kHeadDim = Math::kHeadDim, kBlocksOfChain = kChainOf<Math> / kKeys;
-  constexpr bool kHasTotal = kChainOf<Math> > 0;
+  constexpr int kHeadDim = Math::kHeadDim;
   extern __shared__ __align__(1024) unsigned char shared[];
 
   // ---- prologue: which rows, first loads
@@ -67,22 +66,16 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
   const int num_queries = args.num_queries, num_keys = args.num_keys, head_dim = args.head_dim;
   const int visible = args.causal ? min(num_keys, first_query + Shape::kQueries) : num_keys;
 
-  const auto matrix = [&](const AttentionOperand& operand) {
-    return static_cast<Element*>(operand.data) + pair_offset(args.leading, operand, pair);
-  };
-  const Element *keys = matrix(args.key), *values = matrix(args.value);
-  const int key_stride = static_cast<int>(args.key.row_stride), value_stride = static_cast<int>(args.value.row_stride);
+  const TwoMatrices<Rows, Element> keys_and_values(args, args.key, args.value, pair, num_keys);
 
   const uint32_t query_tile = ptx::shared_address(shared), stages = query_tile + Shape::kQueryBytes;
   const auto load = [&](int block) {
-    const uint32_t stage = stages + (block & 1) * Shape::kStageBytes;
-    Rows::template load_async<kKeys>(stage, keys, key_stride, block * kKeys, num_keys, head_dim);
-    Rows::template load_async<kKeys>(stage + Shape::kStageBytes / 2, values, value_stride, block * kKeys, num_keys,
-                                     head_dim);
+    keys_and_values.template load_async<kKeys>(stages + (block & 1) * Shape::kStageBytes, block * kKeys);
     ptx::copy_async_commit();
   };
-  Rows::template load_async<Shape::kQueries>(query_tile, matrix(args.query), static_cast<int>(args.query.row_stride),
-                                             first_query, num_queries, head_dim);
+  Rows::template load_async<Shape::kQueries>(query_tile, matrix_of<Element>(args, args.query, pair),
+                                             static_cast<int>(args.query.row_stride), first_query, num_queries,
+                                             head_dim);
   ptx::copy_async_commit();
   load(0);
 
@@ -92,7 +85,6 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
   const float factor = static_cast<float>(args.scale * 1.44269504088896340736);
 
   float output[kTiles][kHeadDim / 8][4] = {}, maximum[kTiles][2], sum[kTiles][2] = {};
-  float total[kTiles][kHasTotal ? kHeadDim / 8 : 1][4] = {};  // of chains that have ended
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) maximum[m][0] = maximum[m][1] = -INFINITY;
 
@@ -139,19 +131,19 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
         corrects |= correction[m][h] != 1;
       }
     if (__any_sync(~0u, corrects)) {  // a maximum rises seldom after the first blocks
-      scale_rows(output, correction);
-      if constexpr (kHasTotal) scale_rows(total, correction);
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 8; ++n)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) output[m][n][r] *= correction[m][r >> 1];
     }
     Math::template accumulate<kTiles, kKeys>(output, s, stage + Shape::kStageBytes / 2);
     if constexpr (Math::kIsAsync) Math::template wait<0>(output);
-    if constexpr (kHasTotal) {
-      if ((block + 1) % kBlocksOfChain == 0) add(total, output), clear(output);
-    }
   }
 
   // ---- epilogue: normalise, write
   ptx::copy_async_wait<0>();
-  if constexpr (kHasTotal) add(output, total);
   float inverse[kTiles][2];
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
@@ -166,7 +158,7 @@ __global__ void __launch_bounds__(32 * Math::kWarps, 2)
         static_cast<float*>(args.logsumexp)[static_cast<int64_t>(pair) * num_queries + row] =
             num_keys == 0 ? -INFINITY : fmaf(maximum[m][h], static_cast<float>(args.scale), logf(row_sum));
     }
-  Math::template store<kTiles>(output, inverse, warp_queries, matrix(args.output),
+  Math::template store<kTiles>(output, inverse, warp_queries, matrix_of<Element>(args, args.output, pair),
                                static_cast<int>(args.output.row_stride), first_row, num_queries, head_dim);
 }
 

@@ -1,11 +1,11 @@
-// bfloat16 on the tensor cores of sm_90a: the arithmetic of cuda_tile.cuh with warpgroup products.
+// bfloat16 on the tensor cores of sm_90a: the arithmetic of cuda_arithmetic.cuh with warpgroup products.
 //
 // Four warps own 64 rows together; within a warp accumulators lie as those of one mma.sync tile (kTiles = 1), so that
 // everything around the products stays as it is. Tiles have 64 columns: their swizzle is the one of the descriptors.
 // Products are issued and waited for apart: other work may come between.
 #pragma once
 
-#include "ops/attention/cuda_tile.cuh"
+#include "ops/attention/cuda_arithmetic.cuh"
 #include "ops/attention/ptx/wgmma.cuh"
 
 namespace blutensor::cuda {
