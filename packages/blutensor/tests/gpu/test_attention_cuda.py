@@ -242,6 +242,16 @@ def test_scale_and_gradient_of_logsumexp(precision: str, scale: float) -> None:
         np.testing.assert_allclose(numbers(ours), true, rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("t", [1000, 4096])
+def test_logsumexp_of_many_blocks(t: int) -> None:
+    """No error grows with the number of blocks of keys: a correction of almost 1 after each of them would show."""
+    operands = [draw(1, 2, t, 64, dtype="float32", seed=i) for i in range(3)]
+    _, logsumexp = _operators.scaled_dot_product_attention(*(on_device(x, "float32") for x in operands))
+    true = _operators.scaled_dot_product_attention(*(bt.asarray(x) for x in operands))[1].numpy()
+    # Of its own value half a rounding, of scores and sums a few.
+    assert np.abs(numbers(logsumexp) - true).max() <= 4 * ROUNDOFF["float32"] * np.abs(true).max()
+
+
 def test_tf32_rounds_to_nearest() -> None:
     """On positive operands truncation would make every product, and so every sum, smaller by 2^-11 on average."""
     operands = [np.abs(draw(1, 2, 512, 64, dtype="float32", seed=i)) + 0.5 for i in range(3)]

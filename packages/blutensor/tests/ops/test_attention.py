@@ -68,6 +68,18 @@ def run(qkv: list[Array], upstream: Array, causal: bool, scale: float = 0.0) -> 
     return output.detach().numpy(), logsumexp.detach().numpy(), [g.numpy() for g in gradients]
 
 
+@pytest.mark.parametrize("isa", available_isas())
+def test_logsumexp_of_many_blocks(isa: str) -> None:
+    """No error grows with the number of blocks of keys: a correction of almost 1 after each of them would show."""
+    rng = np.random.default_rng(7)
+    leaves = [bt.asarray(normal(rng, 1, 2, 1000, 64).astype(np.float32)) for _ in range(3)]
+    true = _operators.scaled_dot_product_attention(*(x.astype("float64") for x in leaves))[1].numpy()
+    with using_isa(isa):
+        logsumexp = _operators.scaled_dot_product_attention(*leaves)[1].numpy()
+    # Of its own value half a rounding, of scores and sums a few.
+    assert np.abs(logsumexp - true).max() <= 4 * 2.0**-24 * np.abs(true).max()
+
+
 @both_peers
 @pytest.mark.parametrize("isa", available_isas())
 @pytest.mark.parametrize(("b", "h", "t", "s", "d", "causal"), CASES)
