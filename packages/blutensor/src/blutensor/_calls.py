@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from array import array as doubles
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,9 +115,9 @@ def _set(attr: _native.Attr, op: str, name: str, kind: str, value: Any, keep: li
             attr.count, attr.ints = len(values), ctypes.cast(array, ctypes.POINTER(ctypes.c_int64))
         elif kind == "floats":
             numbers = [value.__float__()] if hasattr(value, "__float__") else [v.__float__() for v in value]
-            doubles = (ctypes.c_double * len(numbers))(*numbers)
-            keep.append(doubles)
-            attr.count, attr.floats = len(numbers), ctypes.cast(doubles, ctypes.POINTER(ctypes.c_double))
+            values_of = (ctypes.c_double * len(numbers))(*numbers)
+            keep.append(values_of)
+            attr.count, attr.floats = len(numbers), ctypes.cast(values_of, ctypes.POINTER(ctypes.c_double))
         elif kind == "dtype":
             attr.i = dtypes.as_dtype(value).number
         elif kind == "string":
@@ -141,23 +143,29 @@ class AttrBuilder:
         self._floats = [k for k, attr in enumerate(spec.attrs) if attr.kind == "floats"]
 
     def __call__(self, *values: Any) -> AttrArray:
+        key = self._with_bits(values) if self._floats else values
         try:
             # 1, 1.0 and True are equal keys but different attributes only across kinds, and a slot has one kind.
-            found = self._cache.get(values)
+            found = self._cache.get(key)
         except TypeError:  # a list
-            values = tuple(tuple(v) if isinstance(v, list) else v for v in values)
-            found = self._cache.get(values)
-        # 0.0 == -0.0
-        if found is not None and 0.0 not in values and not (self._floats and self._hold_zero(values)):
+            key = tuple(tuple(v) if isinstance(v, list) else v for v in key)
+            found = self._cache.get(key)
+        if found is not None and 0.0 not in key:  # 0.0 == -0.0
             return found
         array = self.build(values)
         if len(self._cache) >= _CACHE_LIMIT:
             self._cache.clear()
-        self._cache[values] = array
+        self._cache[key] = array
         return array
 
-    def _hold_zero(self, values: Sequence[Any]) -> bool:
-        return any(type(values[k]) is tuple and 0.0 in values[k] for k in self._floats)
+    def _with_bits(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Sequences of floats as their bits, in which 0.0 is not -0.0."""
+        key = list(values)
+        for k in self._floats:
+            if isinstance(key[k], (tuple, list)):
+                with contextlib.suppress(TypeError):  # no numbers: build() says so
+                    key[k] = doubles("d", key[k]).tobytes()
+        return tuple(key)
 
     def build(self, values: Sequence[Any]) -> AttrArray:
         """A fresh array."""
