@@ -19,13 +19,9 @@ struct CudaConfig {
   int blocks;  // that fit on a multiprocessor of compute capability 9.0
   // [A is K-major][B is K-major]
   std::array<std::array<const void*, 2>, 2> kernels;
-  // Of float32, the kernels for blocks whose part of K is longer than kLongK, and the shared memory that they need more.
-  std::array<std::array<const void*, 2>, 2> long_kernels = kernels;
+  // Of float32, the kernels that add their sums to totals (CudaPlan), and the shared memory that they need more.
+  std::array<std::array<const void*, 2>, 2> kernels_with_totals = kernels;
   int totals_bytes = 0;
-
-  // Errors of one chain of additions grow like its length: at 4096 they are 2.1 times cuBLAS's, which cuts K (H200).
-  static constexpr int64_t kLongK = 3072;
-  int shared_bytes_for(int64_t k) const { return shared_bytes + (k > kLongK ? totals_bytes : 0); }
 };
 
 template <typename Shape>

@@ -19,7 +19,7 @@ CudaConfig config(const char* name) {
           reinterpret_cast<const void*>(gemm_f32_simt<Short, true, true, kTotals>)}}};
   };
   CudaConfig result = config_of<Shape>(name, CudaMath::float32, kernels(std::false_type{}));
-  result.long_kernels = kernels(std::true_type{}), result.totals_bytes = Shape::kTotalsBytes;
+  result.kernels_with_totals = kernels(std::true_type{}), result.totals_bytes = Shape::kTotalsBytes;
   return result;
 }
 

@@ -57,13 +57,11 @@ CudaPlan plan(const CudaProblem& p, const CudaConfig& config, int64_t splits) {
   return {&config, ceil_div(k_blocks, per_split), per_split * config.block_k};  // no part is empty
 }
 
-bool has_memory(const CudaProblem& p, const CudaPlan& plan) {
-  return plan.config->shared_bytes_for(plan.k_per_split) <= p.device->shared_bytes;
-}
+bool has_memory(const CudaProblem& p, const CudaPlan& plan) { return plan.shared_bytes() <= p.device->shared_bytes; }
 
 // Blocks on a multiprocessor, which has 1 KiB more than a block may have and takes 1 KiB for each.
 int blocks_at_once(const CudaProblem& p, const CudaPlan& plan) {
-  const int room = (p.device->shared_bytes + 1024) / (plan.config->shared_bytes_for(plan.k_per_split) + 1024);
+  const int room = (p.device->shared_bytes + 1024) / (plan.shared_bytes() + 1024);
   return std::clamp(room, 1, plan.config->blocks);
 }
 

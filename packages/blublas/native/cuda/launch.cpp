@@ -37,9 +37,9 @@ void tile_launch(const CudaProblem& problem, const CudaLayout& layout, const Cud
   if (tiles > std::numeric_limits<int32_t>::max())
     fail_value("[gemm] expected at most 2^31 tiles of " + std::to_string(config.block_m) + " x " +
                std::to_string(config.block_n) + ", got " + std::to_string(tiles));
-  const auto& kernels = plan.k_per_split > CudaConfig::kLongK ? config.long_kernels : config.kernels;
+  const auto& kernels = plan.has_totals() ? config.kernels_with_totals : config.kernels;
   const void* kernel = kernels[layout.k_major_a][layout.k_major_b];
-  const int shared_bytes = config.shared_bytes_for(plan.k_per_split);
+  const int shared_bytes = plan.shared_bytes();
   allow_shared_memory(kernel, shared_bytes);
   const dim3 grid(static_cast<unsigned>(tiles), 1, static_cast<unsigned>(problem.batch * plan.splits));
   void* arguments[] = {&p};

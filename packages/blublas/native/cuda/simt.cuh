@@ -42,7 +42,7 @@ struct SimtShape {
   // The epilogue, in which the ring is free, goes faster with half a warp tile at a time.
   static constexpr int kFinish = kThreads / 32 * (kWarpM / 2) * (kWarpN + 8) * 4;
   static constexpr int kSharedBytes = kRing > kFinish ? kRing : kFinish;
-  static constexpr int kChain = 1024, kTotalsBytes = kBlockM * kBlockN * 4;
+  static constexpr int kChain = kBlockM * kBlockN < 128 * 128 ? 512 : 1024, kTotalsBytes = kBlockM * kBlockN * 4;
   using Stage = WarpStage<kWarpM, kWarpN, kSharedBytes / (kWarpsM * kWarpsN), true>;
   static_assert(kChain % kBlockK == 0);
   static_assert(kSharedBytes <= 99 * 1024, "compute capability 8.6 and 8.9 have 99 KiB");
