@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parent / "fuzz"
 sys.path.insert(0, str(FOLDER))
+from mutation import mutations  # noqa: E402
 from target_checkpoint import HONEST  # noqa: E402
 from target_data import ENTRIES  # noqa: E402
 from target_tokenizer import END_OF_TEXT, pair  # noqa: E402
@@ -76,6 +80,46 @@ def test_mutations(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["runs"] >= 64
+
+
+def test_mutations_are_shared_out_among_processes(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "fuzz.py"), "metrics", "--engine", "mutation", "--runs", "101"]
+    done = subprocess.run(
+        [*command, "--processes", "2", "--crashes", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"] == 101
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mutations_are_those_of_the_seed() -> None:
+    target = target_of("choices")
+    first, again, other = (
+        list(itertools.islice(mutations(target.seeds(), target.words, seed), 500)) for seed in (3, 3, 4)
+    )
+    assert first == again != other
+
+
+@pytest.mark.parametrize(("fault", "code"), [("raise KeyError", 1), ("os.abort()", -signal.SIGABRT)])
+def test_an_input_that_breaks_a_reader_is_kept(tmp_path: Path, fault: str, code: int) -> None:
+    """Also where native code ends the process."""
+    lines = f"""
+        import os, sys
+        from pathlib import Path
+        sys.path.insert(0, {str(FOLDER)!r})
+        from fuzz import Running, keeper, watched
+        def run(data):
+            if data == b"bad":
+                {fault}
+        folder = Path({str(tmp_path)!r})
+        running = Running(folder / "name-running-1")
+        one = watched(run, keeper("name", folder), running.begin)
+        one(b"good input")
+        one(b"bad")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(lines)], capture_output=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"bad"}
 
 
 @pytest.mark.parametrize("name", MODULES)

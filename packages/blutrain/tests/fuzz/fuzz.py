@@ -3,7 +3,8 @@
     python fuzz.py TARGET [--runs N] [--seconds S] [--engine atheris|mutation] [--processes N] [--corpus FOLDER]
 
 A finding is an exception that is none of ours, an input that takes longer than 10 seconds, or memory that grows by
-more than 256 MiB above what the seeds take: the process stops, says so and keeps the input. atheris, where it is
+more than 256 MiB: the process stops, says so and keeps the input. Where native code ends the process or never returns,
+the input is in the file TARGET-running-SEED, which is there as long as mutations run. atheris, where it is
 installed, is guided by coverage and collects what reaches new code in the corpus; the engine of our own mutates the
 seeds and that corpus, and needs nothing. `nox -s fuzz` runs all targets with both.
 """
@@ -16,6 +17,7 @@ import gc
 import hashlib
 import importlib.util
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -37,6 +39,8 @@ MAX_BYTES = 1 << 14
 INPUTS_BETWEEN_LOOKS = 64
 """So many inputs run between two looks at the clock."""
 SECONDS_BETWEEN_LINES = 60
+HANG_SECONDS = 120
+"""So long the inputs between two looks may take the processor, in native code that does not let Python stop it."""
 
 
 class TooSlowError(BaseException):
@@ -69,7 +73,28 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + 2 * MEMORY_BYTES, resource.RLIM_INFINITY))
 
 
-def watched(run: Callable[[bytes], bool], keep: Callable[[bytes], None]) -> Callable[[bytes], None]:
+class Running:
+    """A file that holds the input that runs, for whoever finds the process gone."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def begin(self, data: bytes) -> None:
+        """An input begins to run."""
+        os.pwrite(self._descriptor, data, 0)
+        os.ftruncate(self._descriptor, len(data))
+
+    def end(self) -> None:
+        """Nothing runs any more."""
+        os.close(self._descriptor)
+        self._path.unlink()
+
+
+def watched(
+    run: Callable[[bytes], bool], keep: Callable[[bytes], None], begin: Callable[[bytes], None] = lambda _: None
+) -> Callable[[bytes], None]:
     """The target with limits of time and memory; an input that breaks one, or raises, is kept."""
 
     def too_slow(*_: object) -> None:
@@ -82,8 +107,10 @@ def watched(run: Callable[[bytes], bool], keep: Callable[[bytes], None]) -> Call
         nonlocal most, left
         if not left:
             forget_peak()
+            signal.setitimer(signal.ITIMER_VIRTUAL, HANG_SECONDS)  # nobody handles it: it ends the process
             most, left = peak_bytes() + MEMORY_BYTES, INPUTS_BETWEEN_LOOKS
         left -= 1
+        begin(data)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of the processor: the machine may be busy
         try:
             run(data)
@@ -157,6 +184,7 @@ def fuzz_by_atheris(target: Any, one: Callable[[bytes], None], arguments: argpar
     folder.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(target.seeds()):
         (folder / f"seed-{number}").write_bytes(data)
+    arguments.crashes.mkdir(parents=True, exist_ok=True)
     words = folder.with_suffix(".dict")
     lines = ['"' + "".join(f"\\x{byte:02x}" for byte in word) + '"' for word in target.words if len(word) <= 64]
     words.write_text("\n".join(lines))
@@ -168,6 +196,7 @@ def fuzz_by_atheris(target: Any, one: Callable[[bytes], None], arguments: argpar
         "-verbosity=0",
         "-timeout=600",
         "-print_final_stats=1",
+        f"-artifact_prefix={arguments.crashes}/{target.name}-",
     ]
     if arguments.seconds < float("inf"):
         options.append(f"-max_total_time={round(arguments.seconds)}")
@@ -226,14 +255,19 @@ def main() -> None:
     for data in target.seeds():
         target.run(data)
     limit_memory()
-    one = watched(target.run, keeper(target.name, arguments.crashes))
-    if engine == "atheris":
-        fuzz_by_atheris(target, one, arguments)
+    keep = keeper(target.name, arguments.crashes)
+    if engine == "atheris":  # which keeps what ends the process itself
+        fuzz_by_atheris(target, watched(target.run, keep), arguments)
     # Modules stay: the collector need not look through them again and again.
     gc.collect()
     gc.freeze()
     begin = time.monotonic()
-    report(target.name, fuzz_by_mutation(target, one, arguments), time.monotonic() - begin)
+    running = Running(arguments.crashes / f"{target.name}-running-{arguments.seed}")
+    try:
+        count = fuzz_by_mutation(target, watched(target.run, keep, running.begin), arguments)
+    finally:
+        running.end()
+    report(target.name, count, time.monotonic() - begin)
 
 
 if __name__ == "__main__":
