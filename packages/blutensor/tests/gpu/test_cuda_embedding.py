@@ -41,7 +41,7 @@ def test_forward(columns: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("kind", ["zipf", "one", "order", "even"])
 @pytest.mark.parametrize(
-    ("count", "rows"), [(1, 1), (33, 3), (1000, 257), (5000, 50304), (20000, 50304), (70, 3000000)]
+    ("count", "rows"), [(1, 1), (33, 3), (1000, 257), (5000, 50304), (20000, 50304), (300, 90000), (70, 3000000)]
 )
 def test_backward(count: int, rows: int, kind: str) -> None:
     columns = 1 if rows > 100000 else 40

@@ -2,9 +2,9 @@
 //
 // Positions are sorted by id (sort_cuda.cu). Then a warp takes up to kRun positions of one id, in order, and sums their
 // rows; where that was all of them it writes the row of weight_grad, else a partial sum in workspace, and add_runs adds
-// the runs of an id in order. So every sum has an order that the ids alone decide, and an id that fills the batch still
-// keeps the device busy. Where the gradient is overwritten it is zeroed first.
-// Bytes: N C of grad_output, twice the rows that occur (once without accumulation), V C for zeroing.
+// the runs of an id in a fixed order. So every sum has an order that the ids alone decide, and an id that fills the batch
+// still keeps the device busy. Where the gradient is overwritten, rows of ids that do not occur are zeroed.
+// Bytes: N C of grad_output and V C written, or with accumulation twice the rows that occur.
 // Benchmark: benchmarks/bench_layers_cuda.py --only embedding
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vector.cuh"
@@ -19,6 +19,7 @@ namespace {
 constexpr int kRun = 16;  // positions that one warp adds
 // Few warps a block: one with many positions to add holds up few others.
 constexpr int kThreads = 64, kWarps = kThreads / kWarpSize;
+constexpr int kAddThreads = 256, kAddColumns = 64;  // of add_runs
 
 template <class T, class Out>
 struct Sums {
@@ -98,34 +99,55 @@ __global__ void __launch_bounds__(kThreads) sum_runs(const Sums<T, Out> p) {
   }
 }
 
-// A block takes an id of several runs; a thread, kWidth columns at a time.
+// A block takes the ids of several runs that begin among kThreads sorted positions, and kAddColumns threads' worth of
+// columns. Groups of threads add equal parts of an id's runs; the parts are added in order.
 template <class T, class Out, int kWidth>
-__global__ void __launch_bounds__(kThreads) add_runs(const Sums<T, Out> p) {
+__global__ void __launch_bounds__(kAddThreads) add_runs(const Sums<T, Out> p) {
   using C = device_compute_t<T>;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kRun;
-  // Several runs are more than kRun positions: at most one id of them begins among these.
-  __shared__ int64_t begin;
-  __shared__ SortedPosition first;
-  if (threadIdx.x == 0) begin = -1;
+  constexpr int kGroups = kAddThreads / kAddColumns;
+  __shared__ SortedPosition firsts[kAddThreads / kRun + 1];
+  __shared__ int64_t begins[kAddThreads / kRun + 1];
+  __shared__ int num_ids;
+  __shared__ Pack<C, kWidth> parts[kGroups][kAddColumns];
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kAddColumns;
+  const int col = (static_cast<int>(blockIdx.y) * kAddColumns + thread % kAddColumns) * kWidth;
+  if (thread == 0) num_ids = 0;
   __syncthreads();
-  if (threadIdx.x < kRun && at + threadIdx.x < p.count) {
-    const SortedPosition here = p.sorted[at + threadIdx.x];
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kAddThreads + thread;
+  if (at < p.count) {
+    const SortedPosition here = p.sorted[at];
     if (here.index == 0 && here.count > kRun) {
-      begin = at + threadIdx.x;
-      first = here;
+      const int k = atomicAdd(&num_ids, 1);  // their order does not matter
+      firsts[k] = here;
+      begins[k] = at;
     }
   }
   __syncthreads();
-  if (begin < 0) return;
-  for (int col = static_cast<int>(threadIdx.x) * kWidth; col < p.cols; col += kThreads * kWidth) {
-    Pack<C, kWidth> sum = load_pack<kWidth>(p.partial + partial_row(p, begin, true) + col);
+  for (int k = 0; k < num_ids; ++k) {
+    const SortedPosition first = firsts[k];
+    const int64_t begin = begins[k];
+    const int runs = (first.count + kRun - 1) / kRun;
+    Pack<C, kWidth> sum = {};
+    if (col < p.cols) {
 #pragma unroll 8
-    for (int run = kRun; run < first.count; run += kRun) {
-      const Pack<C, kWidth> v = load_pack<kWidth>(p.partial + partial_row(p, begin + run, false) + col);
+      for (int run = runs * group / kGroups; run < runs * (group + 1) / kGroups; ++run) {
+        const Pack<C, kWidth> v =
+            load_pack<kWidth>(p.partial + partial_row(p, begin + static_cast<int64_t>(run) * kRun, run == 0) + col);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum[i] += v[i];
+        for (int i = 0; i < kWidth; ++i) sum[i] += v[i];
+      }
     }
-    write(p, first.id, col, sum);
+    parts[group][thread % kAddColumns] = sum;
+    __syncthreads();
+    if (group == 0 && col < p.cols) {
+      for (int other = 1; other < kGroups; ++other) {
+        const Pack<C, kWidth> v = parts[other][thread];
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sum[i] += v[i];
+      }
+      write(p, first.id, col, sum);
+    }
+    __syncthreads();
   }
 }
 
@@ -133,16 +155,21 @@ __global__ void __launch_bounds__(kThreads) add_runs(const Sums<T, Out> p) {
 
 template <class T, class Out>
 void launch_sums(const Sums<T, Out>& p, bool packs, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>((p.count + kWarps - 1) / kWarps),
-             starts = static_cast<unsigned>((p.count + kRun - 1) / kRun);
+  const auto blocks = static_cast<unsigned>((p.count + kWarps - 1) / kWarps);
+  const auto add_grid = [&](int width) {
+    const int per_block = kAddColumns * width;
+    return dim3(static_cast<unsigned>((p.count + kAddThreads - 1) / kAddThreads),
+                static_cast<unsigned>((p.cols + per_block - 1) / per_block));
+  };
   if (packs) {
     sum_runs<T, Out, kPackOf<T>, 24 / kPackOf<T>><<<blocks, kThreads, 0, stream>>>(p);
     check_launch("embedding_backward");
-    add_runs<T, Out, kPackOf<device_compute_t<T>>><<<starts, kThreads, 0, stream>>>(p);
+    constexpr int kWidth = kPackOf<device_compute_t<T>>;
+    add_runs<T, Out, kWidth><<<add_grid(kWidth), kAddThreads, 0, stream>>>(p);
   } else {
     sum_runs<T, Out, 1, 4><<<blocks, kThreads, 0, stream>>>(p);
     check_launch("embedding_backward");
-    add_runs<T, Out, 1><<<starts, kThreads, 0, stream>>>(p);
+    add_runs<T, Out, 1><<<add_grid(1), kAddThreads, 0, stream>>>(p);
   }
   check_launch("embedding_backward");
 }
@@ -190,10 +217,11 @@ void backward(const View& grad_view, const View& ids_view, const View& weight_gr
   const size_t before = run.mark();
   const void* ids = run.contiguous(ids_view, ids_view.dtype);
   void* scratch = run.take(sort_scratch_bytes(count));
-  // What is overwritten is zeroed beside the sort, which leaves the memory's bandwidth to it.
-  const bool zeroes_beside = !accumulate && count > 0 && weight_grad.contiguous() && is_aligned(weight_grad.data, 16);
-  const ZeroFill zeros{zeroes_beside ? weight_grad.data : nullptr,
-                       limit * cols * static_cast<int64_t>(dtype_size(weight_grad.dtype))};
+  // Where the gradient is overwritten, the sort zeroes the rows that no position is added to.
+  const int64_t row_bytes = cols * static_cast<int64_t>(dtype_size(weight_grad.dtype));
+  const bool zeroes_beside =
+      !accumulate && count > 0 && weight_grad.contiguous() && is_aligned(weight_grad.data, 16) && row_bytes % 16 == 0;
+  const ZeroRows zeros{zeroes_beside ? weight_grad.data : nullptr, row_bytes};
   if (!run.dry() && count > 0)
     sort_positions(ids, ids_view.dtype, count, limit, scratch, sorted, zeros, true, launch.stream);
   run.release(before);

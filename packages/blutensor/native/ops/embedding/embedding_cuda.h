@@ -17,16 +17,17 @@ struct alignas(16) SortedPosition {
   int32_t count;
 };
 
-// Memory to zero on the way, aligned to 16 bytes; null: none.
-struct ZeroFill {
+// Memory [limit, row_bytes] of which the rows without a position are zeroed on the way, aligned to 16 bytes, in rows of a
+// multiple of these; null: none.
+struct ZeroRows {
   void* data;
-  int64_t bytes;
+  int64_t row_bytes;
 };
 
 // Sorts ids [N] (contiguous int32 or int64) into `sorted` [N]. Ids out of [0, limit) come last with count 0, and are
 // reported as an embedding's where `reports`. `scratch`: sort_scratch_bytes(N). N and limit are below 2^31.
 size_t sort_scratch_bytes(int64_t count);
 void sort_positions(const void* ids, DType dtype, int64_t count, int64_t limit, void* scratch, SortedPosition* sorted,
-                    const ZeroFill& zeros, bool reports, void* stream);
+                    const ZeroRows& zeros, bool reports, void* stream);
 
 }  // namespace blutensor
