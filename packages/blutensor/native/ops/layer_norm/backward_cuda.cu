@@ -39,6 +39,7 @@ struct Backward {
   int64_t rows;
   int cols;
   int depth;  // rows that are copied ahead, and of which shared memory has room
+  int packs;  // of an operand of a stage
 };
 
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }  // never part of a multiply-add
@@ -69,7 +70,7 @@ __device__ inline void add_warps(const float (&sums)[kCount][kWidth], float* sha
 // Blocks that a multiprocessor is to hold at once: the sums take 2 kElements registers of every thread.
 template <class RowShape>
 constexpr int resident_blocks() {
-  return (RowShape::kElements > 16 ? 512 : 768) / RowShape::kThreads;
+  return (RowShape::kElements > 16 ? 512 : 640) / RowShape::kThreads;
 }
 
 __device__ inline void wait_for_oldest(int depth) {
@@ -86,8 +87,12 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
     layer_norm_backward(const Backward<T> p) {
   constexpr int kWidth = kPackOf<T>, kCount = RowShape::template kPacks<T>, kThreads = RowShape::kRowThreads;
   constexpr bool kWarps = kThreads == kWarpSize;
+  // Values are computed once where registers have room for them between a row's sums and its gradient. Of 16-bit
+  // floats there are twice as many for the same bytes.
+  constexpr bool kKeeps = RowShape::kElements <= 16 && sizeof(T) == 2;
   using Packed = Pack<T, kWidth>;
-  extern __shared__ uint4 dynamic[];  // [depth][x, dy, dx][kCount][threads]
+  extern __shared__ uint4
+      dynamic[];  // [depth][x, dy, dx][packs]: [kCount][threads] and, of one row, no more than it has
   __shared__ float2 pairs[2 * RowShape::kThreads / kWarpSize];
   const int thread = static_cast<int>(threadIdx.x) % kThreads, operands = p.add ? 3 : 2;
   const float count = static_cast<float>(p.cols);
@@ -96,9 +101,10 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
   const int64_t first = static_cast<int64_t>(blockIdx.x) * RowShape::kRowsPerBlock +
                         static_cast<int>(threadIdx.x) / kThreads,
                 step = static_cast<int64_t>(gridDim.x) * RowShape::kRowsPerBlock;
+  const int packs = RowShape::kRowsPerBlock == 1 ? p.packs : kCount * RowShape::kThreads;
   // Pack k of an operand of the row that `stage` holds.
   const auto place = [&](int stage, int operand, int k) -> Packed* {
-    return reinterpret_cast<Packed*>(dynamic) + ((stage * operands + operand) * kCount + k) * RowShape::kThreads +
+    return reinterpret_cast<Packed*>(dynamic) + (stage * operands + operand) * packs + k * RowShape::kThreads +
            threadIdx.x;
   };
   const auto copy_ahead = [&](int stage, int64_t row) {
@@ -116,9 +122,22 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
   };
   for (int stage = 0; stage < p.depth; ++stage) copy_ahead(stage, first + stage * step);
 
+  // Where a row belongs to a block, its statistics are loaded a row ahead, too: all of its warps would wait for them.
+  const auto mean_of = [&](int64_t row) { return p.mean && row < p.rows ? p.mean[row] : 0.0f; };
+  const auto rstd_of = [&](int64_t row) { return row < p.rows ? p.rstd[row] : 0.0f; };
+  float next_mean = 0, next_rstd = 0;
+  if constexpr (!kWarps) {
+    next_mean = mean_of(first);
+    next_rstd = rstd_of(first);
+  }
+
   int turn = 0, stage = 0;
   for (int64_t row = first; row < p.rows; row += step, ++turn) {
-    const float mean = p.mean ? p.mean[row] : 0.0f, rstd = p.rstd[row];
+    const float mean = kWarps ? mean_of(row) : next_mean, rstd = kWarps ? p.rstd[row] : next_rstd;
+    if constexpr (!kWarps) {
+      next_mean = mean_of(row + step);
+      next_rstd = rstd_of(row + step);
+    }
     wait_for_oldest(p.depth);
     // Deviations from the mean, dy, and g = dy weight, of pack k.
     struct Values {
@@ -139,12 +158,14 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
       return v;
     };
 
+    Values kept[kKeeps ? kCount : 1];
     float2 sums = {0, 0};  // of g, and of g times deviation
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       const int col = (k * kThreads + thread) * kWidth;
       if (col >= p.cols) continue;
       const Values v = values(k, col);
+      if constexpr (kKeeps) kept[k] = v;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         sums.x += v.g[i];
@@ -161,7 +182,7 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
     for (int k = 0; k < kCount; ++k) {
       const int col = (k * kThreads + thread) * kWidth;
       if (col >= p.cols) continue;
-      Values v = values(k, col);
+      Values v = kKeeps ? kept[kKeeps ? k : 0] : values(k, col);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) v.g[i] = (v.g[i] * rstd - constant) - v.deviation[i] * slope;
       if (p.add) {
@@ -309,8 +330,8 @@ void launch_backward(Backward<T> p, bool registers, int blocks, cudaStream_t str
     if (registers)
       return visit_row_shape<kWarpBlock>(p.cols, [&](auto shape) {
         using Shape = decltype(shape);
-        constexpr int64_t kOperandBytes = Shape::kElements * sizeof(T) * Shape::kThreads;
-        const int64_t row_bytes = kOperandBytes * (p.add ? 3 : 2);
+        p.packs = Shape::kRowsPerBlock == 1 ? p.cols / kPackOf<T> : Shape::template kPacks<T> * Shape::kThreads;
+        const int64_t row_bytes = p.packs * int64_t{16} * (p.add ? 3 : 2);
         p.depth = depth_of(row_bytes, resident_blocks<Shape>());
         const auto bytes = static_cast<int>(row_bytes * p.depth);
         check(cudaFuncSetAttribute(layer_norm_backward<T, Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
@@ -362,7 +383,7 @@ void norm_backward_cuda(const NormBackward& a, const Launch& launch, Execution& 
     const int cols = static_cast<int>(x.cols);
     launch_backward<T>({static_cast<const T*>(dy.data), dy.row_stride, static_cast<const T*>(x.data), x.row_stride,
                         static_cast<const T*>(weight), static_cast<const C*>(mean), static_cast<const C*>(rstd),
-                        a.dx.ptr<T>(), a.accumulate_x, static_cast<C*>(partial.data), x.rows, cols, 1},
+                        a.dx.ptr<T>(), a.accumulate_x, static_cast<C*>(partial.data), x.rows, cols, 1, 0},
                        registers, num_partial, stream_of(launch));
     if (!wants_sums) return;
     const auto blocks = static_cast<unsigned>((2 * x.cols + kColumnsPerBlock - 1) / kColumnsPerBlock);
