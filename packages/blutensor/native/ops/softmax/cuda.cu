@@ -2,8 +2,10 @@
 //
 // A contiguous tensor is [outer, n, inner], the axis in the middle. With inner = 1 a row belongs to a warp, or to a block
 // where it is long: one pass for maximum and sum (the gradients: for their sum), one for the result, which finds the row
-// in L1 or L2. Otherwise a thread takes one (outer, inner) and walks along n; its neighbours read next to it.
+// in L1 or L2. softmax of rows that are too long for that to be true, and fit shared memory, keeps them there. Otherwise a thread takes one (outer, inner) and walks along n; its neighbours read next to it.
 // Bytes: 2 outer n inner elements (gradients 3), and once more from the caches.
+#include <cuda_pipeline_primitives.h>
+
 #include "ops/cuda/table.h"
 #include "ops/matmul/operand.h"
 #include "ops/softmax/online.cuh"
@@ -62,6 +64,57 @@ __global__ void __launch_bounds__(kThreads) softmax_rows(const T* x, T* y, int64
       v[i] = log ? shifted - log_sum : exponential(shifted) * scale;
     }
     store_pack(y + j, convert_pack<T>(v));
+  }
+}
+
+// A block goes through rows. Every thread copies its own packs of the next row to where those of this row were, as soon
+// as it is done with them: rows are read while others are written, and only the sums need a barrier. kParts parts of the
+// row are waited for one by one.
+template <class T, int kBlock>
+__global__ void __launch_bounds__(kBlock) softmax_kept_rows(const T* x, T* y, int64_t rows, int n, bool log) {
+  using C = device_compute_t<T>;
+  constexpr int kWidth = kPackOf<T>, kParts = 4;
+  constexpr bool kFast = is_16_bit<T>;
+  extern __shared__ uint4 dynamic[];
+  __shared__ MaxSum<C> shared[2][kBlock / kWarpSize];
+  T* const kept = reinterpret_cast<T*>(dynamic);
+  const int packs = n / kWidth, part_packs = (packs + kParts * kBlock - 1) / (kParts * kBlock) * kBlock;
+  const auto for_packs = [&](int part, const auto& body) {
+    const int end = min(packs, (part + 1) * part_packs);
+    for (int k = part * part_packs + static_cast<int>(threadIdx.x); k < end; k += kBlock) body(k * kWidth);
+  };
+  const auto copy_ahead = [&](int part, int64_t row) {
+    if (row < rows) for_packs(part, [&](int j) { __pipeline_memcpy_async(kept + j, x + row * n + j, 16); });
+    __pipeline_commit();
+  };
+  for (int part = 0; part < kParts; ++part) copy_ahead(part, blockIdx.x);
+  int turn = 0;
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+    MaxSum<C> sum{lowest<C>(), C{0}};
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      __pipeline_wait_prior(kParts - 1 - part);
+      for_packs(part, [&](int j) { sum.template add<kFast>(convert_pack<C>(load_pack<kWidth>(kept + j))); });
+    }
+    const MaxSum<C> all = finished(block_reduce<kBlock>(sum, MergeOp{}, shared[turn]), n);
+    const C log_sum = log ? logarithm(all.sum) : C{0}, scale = C{1} / all.sum;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      for_packs(part, [&](int j) {
+        Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(kept + j));
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          const C shifted = v[i] - all.maximum;
+          v[i] = log ? shifted - log_sum : exponential_of<kFast>(shifted) * scale;
+        }
+        // One instruction by name: the compiler would store a pack element by element here.
+        uint4 word;
+        const Pack<T, kWidth> result = convert_pack<T>(v);
+        memcpy(&word, &result, sizeof(word));
+        __stwb(reinterpret_cast<uint4*>(y + row * n + j), word);
+      });
+      copy_ahead(part, row + gridDim.x);
+    }
   }
 }
 
@@ -152,6 +205,42 @@ unsigned row_blocks(int64_t rows, int threads_of_row) {
   return static_cast<unsigned>(blocks);
 }
 
+struct SharedMemory {
+  int64_t per_block, per_multiprocessor;
+};
+SharedMemory shared_memory() {
+  int device = 0, block = 0, multiprocessor = 0;
+  check(cudaGetDevice(&device), "softmax");
+  check(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "softmax");
+  check(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), "softmax");
+  return {block, multiprocessor};
+}
+
+// Long rows, kept in shared memory; false where they do not fit, or are short enough for the caches.
+template <class T>
+bool keep_rows(const T* x, T* y, int64_t rows, int64_t n, bool log, cudaStream_t stream) {
+  constexpr int64_t kShortest = 16384, kOther = 2048;  // bytes; the block's own, and what the system reserves
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(T));
+  if (bytes < kShortest || bytes % 16 != 0) return false;
+  const SharedMemory room = shared_memory();
+  if (bytes + kOther > room.per_block) return false;
+  const auto launch = [&](auto threads) {
+    constexpr int kBlock = threads();
+    const int64_t resident = std::clamp<int64_t>(room.per_multiprocessor / (bytes + kOther), 1, 2048 / kBlock);
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(rows, num_multiprocessors() * resident));
+    check(cudaFuncSetAttribute(softmax_kept_rows<T, kBlock>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(bytes)),
+          "softmax");
+    softmax_kept_rows<T, kBlock>
+        <<<blocks, kBlock, static_cast<size_t>(bytes), stream>>>(x, y, rows, static_cast<int>(n), log);
+  };
+  if (2 * (bytes + kOther) > room.per_multiprocessor)
+    launch(std::integral_constant<int, 1024>{});
+  else
+    launch(std::integral_constant<int, 512>{});
+  return true;
+}
+
 // Outputs are contiguous: their shape is inferred without strides.
 template <bool kLog>
 void forward(const Launch& launch, Execution& run) {
@@ -162,8 +251,13 @@ void forward(const Launch& launch, Execution& run) {
   visit_device_floating(x.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = static_cast<const T*>(from);
+    const bool aligned = is_aligned(from, 16) && is_aligned(y.data, 16);
+    if constexpr (!std::is_same_v<T, double>) {
+      if (e.inner == 1 && aligned && keep_rows(in, y.ptr<T>(), e.outer, e.n, kLog, stream_of(launch)))
+        return check_launch("softmax");
+    }
     if (e.inner == 1)
-      visit_row<T>(e.n, is_aligned(from, 16) && is_aligned(y.data, 16), [&](auto row, auto width) {
+      visit_row<T>(e.n, aligned, [&](auto row, auto width) {
         softmax_rows<T, row(), width()>
             <<<row_blocks(e.outer, row()), kThreads, 0, stream_of(launch)>>>(in, y.ptr<T>(), e.outer, e.n, kLog);
       });
