@@ -2,7 +2,8 @@
 
     nox -s gpu                                             on any machine: wheels into dist/cuda/
     python tools/gpu_machine.py --wheels dist/cuda         on the machine with the GPU: everything
-    python tools/gpu_machine.py --wheels dist/cuda tests   parts of it: tests, bench, fidelity, sanitizer
+    python tools/gpu_machine.py --wheels dist/cuda tests   a part: tests, sanitizer, bench, train,
+                                                           train-2420m, fidelity
 
 Loss curves beside PyTorch need text of some 9 million tokens and GPT-2's vocabulary (``--text``, ``--vocabulary``);
 without them that part is left out.
@@ -28,7 +29,7 @@ from pathlib import Path
 import repository
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("tests", "bench", "fidelity", "sanitizer")
+PARTS = ("tests", "sanitizer", "bench", "train", "train-2420m", "fidelity")
 # Package, script and topic of every benchmark that needs a GPU.
 BENCHMARKS = (
     ("blublas", "gemm_cuda.py", "gemm"),
@@ -69,24 +70,25 @@ def main() -> int:
                 run.part(f"tests of {package}", *pytest_command(tests), "-m", "gpu", *arguments.pytest.split())
             # Its last block runs where there is a GPU, and only there.
             run.part("tutorial", *pytest_command(ROOT / "docs" / "tests" / "test_tutorials.py"), "-k", "from_pytorch")
-        if "bench" in parts:
-            run_benchmarks(run)
-        if "fidelity" in parts and arguments.text and arguments.vocabulary:
-            out = str(results_of("blutrain") / "fidelity")
-            source = ["--text", str(arguments.text), "--vocabulary", str(arguments.vocabulary)]
-            run.part(
-                "loss curves",
-                *script_of("blutrain", "fidelity.py"),
-                *source,
-                "--out",
-                f"{out}.json",
-                "--plot",
-                f"{out}.png",
-            )
-        if {"bench", "fidelity"} & set(parts):
-            run.part("tables", sys.executable, str(ROOT / "tools" / "docs_tables.py"))
         if "sanitizer" in parts:
             run_sanitizers(run, arguments.pytest.split())
+        if "bench" in parts:
+            for package, script, topic in BENCHMARKS:
+                out = results_of(package) / f"{topic}.json"
+                run.part(f"{package} {topic}", *script_of(package, script), "--out", str(out))
+        training, results = script_of("blutrain", "train_cuda.py"), ROOT / "benchmarks" / "results" / machine_name()
+        if "train" in parts:
+            run.part("training", *training, "--out", str(results / "train.json"))
+        if "train-2420m" in parts:
+            large = ["--work", "train.2420M.*", "--out", str(results / "train_2420m.json")]
+            run.part("training of 2420M", *training, *large)
+        if "fidelity" in parts and arguments.text and arguments.vocabulary:
+            curves = results_of("blutrain") / "fidelity.json"
+            source = ["--text", str(arguments.text), "--vocabulary", str(arguments.vocabulary)]
+            files = ["--out", str(curves), "--plot", str(curves.with_suffix(".png"))]
+            run.part("loss curves", *script_of("blutrain", "fidelity.py"), *source, *files)
+        if set(parts) - {"tests", "sanitizer"}:
+            run.part("tables", sys.executable, str(ROOT / "tools" / "docs_tables.py"))
         return run.summary()
 
 
@@ -97,18 +99,6 @@ def run_sanitizers(run: Runner, more: list[str]) -> None:
         for package, what in (("blutensor", "operators"), ("blutrain", "steps of a model")):
             tests = pytest_command(ROOT / "packages" / package / "tests")
             run.part(f"compute-sanitizer {tool}, {what}", *command, *tests, "-m", "gpu", "-k", "sanitized", *more)
-
-
-def run_benchmarks(run: Runner) -> None:
-    """All of them; whole trainings last."""
-    for package, script, topic in BENCHMARKS:
-        out = results_of(package) / f"{topic}.json"
-        run.part(f"{package} {topic}", *script_of(package, script), "--out", str(out))
-    results = ROOT / "benchmarks" / "results" / machine_name()
-    training = script_of("blutrain", "train_cuda.py")
-    run.part("training", *training, "--out", str(results / "train.json"))
-    large = ["--work", "train.2420M.*", "--out", str(results / "train_2420m.json")]
-    run.part("training of 2420M", *training, *large)
 
 
 class Runner:
