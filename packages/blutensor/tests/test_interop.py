@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
 from typing import Any
 
@@ -132,7 +133,74 @@ def test_numpy_protocol() -> None:
 
 
 def test_bfloat16_is_seen_as_its_bits() -> None:
-    assert bt.asarray([1.0, -2.0], dtype="bfloat16").numpy().tolist() == [0x3F80, 0xC000]
+    x = bt.asarray([1.0, -2.0], dtype="bfloat16")
+    assert x.numpy().tolist() == [0x3F80, 0xC000]
+    x.numpy()[0] = 0x4040
+    assert x.tolist() == [3.0, -2.0]
+
+
+def all_bfloat16() -> bt.Tensor:
+    """Every bfloat16 but NaN, in a layout with strides."""
+    x = bt.empty((2, 1 << 15), dtype="bfloat16")
+    x.numpy()[...] = np.arange(1 << 16, dtype=np.uint16).reshape(2, -1)
+    return x[:, :0x7F81].permute_dims(1, 0)
+
+
+def test_bfloat16_goes_to_numpy_and_back() -> None:
+    x = all_bfloat16()
+    array = np.asarray(x)
+    assert array.dtype == np.float32
+    assert np.array_equal(array.ravel().view(np.uint32) >> 16, x.numpy().ravel())  # the same numbers
+    for back in (bt.asarray(array, dtype="bfloat16"), bt.asarray(array).astype("bfloat16")):
+        assert back.dtype is bt.bfloat16
+        assert np.array_equal(back.numpy(), x.numpy())
+    assert np.asarray(x, dtype=np.float64).tolist() == array.tolist()
+    assert np.array(x).tolist() == array.tolist()
+    assert np.asarray(bt.asarray([2.0, 3.0], dtype="bfloat16"), dtype=np.uint16).tolist() == [2, 3]
+    with pytest.raises(bt.ShapeError, match="a copy is needed to go from bfloat16"):
+        np.array(x, copy=False)
+    assert pickle.loads(pickle.dumps(x)).tolist() == x.tolist()
+    other = bt.zeros(x.shape, dtype="bfloat16")
+    other.copy_(array)
+    assert np.array_equal(other.numpy(), x.numpy())
+    other[:] = np.zeros((), np.float16)
+    other[...] = array
+    assert np.array_equal(other.numpy(), x.numpy())
+
+
+def test_ml_dtypes_bfloat16_is_known() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = all_bfloat16()
+    shared = np.asarray(x, dtype=ml_dtypes.bfloat16)
+    assert shared.dtype == ml_dtypes.bfloat16
+    assert np.shares_memory(shared, x.numpy())
+    assert np.array_equal(shared.astype(np.float32), np.asarray(x))
+    back = bt.asarray(shared)
+    assert back.dtype is bt.bfloat16
+    assert np.shares_memory(back.numpy(), x.numpy())
+    assert np.array_equal(back.numpy(), x.numpy())
+    assert bt.asarray(shared, dtype="float32").tolist() == x.tolist()
+    copied = bt.asarray(shared, copy=True)
+    assert not np.shares_memory(copied.numpy(), x.numpy())
+    assert np.array_equal(copied.numpy(), x.numpy())
+    assert bt.zeros(2, dtype=ml_dtypes.bfloat16).dtype is bt.bfloat16
+    assert bt.asarray(ml_dtypes.bfloat16(1.5)).item() == 1.5
+    x = bt.zeros((3,))
+    x[:] = np.array([1, 2, 3], ml_dtypes.bfloat16)
+    assert x.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "float16"])
+def test_numbers_are_rounded_to_bfloat16_once(dtype: str) -> None:
+    # 1 + 2^-8 + 2^-40 lies above the middle of two bfloat16; rounded to float32 first it would be the middle.
+    values = {"float64": [1 + 2.0**-8 + 2.0**-40, -1e300, 3.0], "float16": [1 + 2.0**-8, 65504.0, 2.0**-24]}.get(
+        dtype, [2**40 + 2**32 + 1, 257, 259]
+    )
+    array = np.array(values, dtype)
+    exact = bt.asarray(array).astype("bfloat16").tolist()
+    assert bt.asarray(array, dtype="bfloat16").tolist() == exact
+    if dtype == "float64":
+        assert exact[0] == 1 + 2.0**-7
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)

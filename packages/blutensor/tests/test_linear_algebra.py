@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -96,11 +97,6 @@ def test_wrong_subscripts(equation: str, shapes: list[tuple[int, ...]], message:
         bt.einsum(equation, *(bt.zeros(s) for s in shapes))
 
 
-def test_no_tensor() -> None:
-    with pytest.raises(bt.DTypeError, match="expected tensors, got ndarray"):
-        bt.einsum("i->", np.zeros(2))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("a", "b"),
     [((4,), (4,)), ((3, 4), (4,)), ((4,), (4, 3)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((4,), (2, 4, 3)),
@@ -156,3 +152,61 @@ def test_captured_with_the_same_bits() -> None:
     captured = bt.capture(attention)
     for _ in range(4):
         np.testing.assert_array_equal(captured(q, k, v).numpy(), attention(q, k, v).numpy())
+
+
+# ---- operands of different dtypes --------------------------------------------------------------------------------
+
+PRODUCTS = {
+    "matmul": (lambda a, b: bt.matmul(a, b), np.matmul, (2, 3), (3, 4)),
+    "@": (lambda a, b: a @ b, np.matmul, (2, 3), (3, 4)),
+    "@ batches": (lambda a, b: a @ b, np.matmul, (2, 2, 3), (3, 4)),
+    "@ vectors": (lambda a, b: a @ b, np.matmul, (3,), (3,)),
+    "einsum": (lambda a, b: bt.einsum("ij,jk->ki", a, b), lambda a, b: (a @ b).T, (2, 3), (3, 4)),
+    "einsum of a sum": (lambda a, b: bt.einsum("ij,k->k", a, b), lambda a, b: a.sum() * b, (2, 3), (4,)),
+    "tensordot": (lambda a, b: bt.tensordot(a, b, axes=1), lambda a, b: np.tensordot(a, b, 1), (2, 3), (3, 4)),
+    "vecdot": (lambda a, b: bt.vecdot(a, b), lambda a, b: (a * b).sum(-1), (2, 3), (2, 3)),
+}
+NUMBERS = ["float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_dtypes_meet_as_in_elementwise_operators(name: str) -> None:
+    ours, exact, *shapes = PRODUCTS[name]
+    a, b = (np.random.default_rng(k).integers(0, 4, shape) for k, shape in enumerate(shapes))
+    for first, second in itertools.product(NUMBERS, NUMBERS):
+        x, y = bt.asarray(a, dtype=first), bt.asarray(b, dtype=second)
+        if "uint64" in (first, second) and {first, second} & {"int8", "int16", "int32", "int64"}:
+            with pytest.raises(bt.DTypeError, match="uint64"):
+                ours(x, y)
+            continue
+        got = ours(x, y)
+        assert got.dtype is (x.reshape(-1)[:1] * y.reshape(-1)[:1]).dtype
+        assert got.tolist() == exact(a, b).tolist()  # small integers are exact in all of them
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_gradients_come_back_in_the_operands_dtypes(name: str) -> None:
+    ours, _, *shapes = PRODUCTS[name]
+    a, b = (normal(*shape, seed=k) for k, shape in enumerate(shapes))
+    narrow = bt.asarray(a.astype(np.float32)).requires_grad_()
+    wide = bt.asarray(b).requires_grad_()
+    exact = bt.asarray(narrow.detach().numpy().astype(np.float64)).requires_grad_()
+    result, reference = ours(narrow, wide), ours(exact, bt.asarray(b))
+    assert result.dtype is bt.float64
+    assert result.tolist() == reference.tolist()  # computed in float64, not in float32
+    for y in (result, reference):
+        bt.sum(y * y).backward()
+    assert narrow.grad is not None
+    assert wide.grad is not None
+    assert exact.grad is not None
+    assert (narrow.grad.dtype, wide.grad.dtype) == (bt.float32, bt.float64)
+    assert narrow.grad.tolist() == exact.grad.astype("float32").tolist()  # rounded once
+
+
+def test_what_no_product_takes() -> None:
+    with pytest.raises(bt.DTypeError, match=r"\[matmul\] expected a blutensor.Tensor for 'x2', got ndarray"):
+        bt.matmul(bt.ones((2, 2)), np.ones((2, 2)))  # type: ignore[arg-type]
+    with pytest.raises(bt.DTypeError, match=r"\[einsum\] expected a blutensor.Tensor for 'x2', got ndarray"):
+        bt.einsum("i,i->", bt.ones(2), np.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(bt.DTypeError, match=r"\[matmul\] expected numbers"):
+        bt.ones((2, 2), dtype="bool") @ bt.ones((2, 2), dtype="bool")

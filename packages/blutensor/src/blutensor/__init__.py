@@ -65,6 +65,7 @@ from .errors import (  # noqa: E402
     DeviceLostError,
     DTypeError,
     IndexOutOfRangeError,
+    NumberRangeError,
     ShapeError,
     UnsupportedError,
 )
@@ -72,7 +73,7 @@ from .external import register_operator, registered  # noqa: E402
 from .family import ProgramFamily, RunInterrupted, Source  # noqa: E402
 from .gradcheck import gradcheck  # noqa: E402
 from .indexing import index_write_, nonzero, take, take_along_axis  # noqa: E402
-from .linear_algebra import einsum, matrix_transpose, outer, tensordot, vecdot  # noqa: E402
+from .linear_algebra import einsum, matmul, matrix_transpose, outer, tensordot, vecdot  # noqa: E402
 from .manipulation import (  # noqa: E402
     broadcast_arrays,
     broadcast_shapes,
@@ -121,6 +122,7 @@ __all__ = [
     "DeviceLostError",
     "Generator",
     "IndexOutOfRangeError",
+    "NumberRangeError",
     "Program",
     "ProgramFamily",
     "RunInterrupted",
@@ -186,6 +188,7 @@ __all__ = [
     "linear_cross_entropy",
     "linspace",
     "manual_seed",
+    "matmul",
     "matrix_transpose",
     "meshgrid",
     "mlp",

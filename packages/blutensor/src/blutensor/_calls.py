@@ -193,14 +193,16 @@ def full_on(shape: Any, value: Any, dtype: Any, device: devices.DeviceKey | None
     """The operator `full` on a device; None is the default one.
 
     Raises:
-        ShapeError: An integer that the integer dtype does not hold.
+        NumberRangeError: A number that the integer dtype does not hold.
     """
     attrs, op_id = None, OPERATORS["full"].id
-    if type(value) is int and not 0 <= value <= 127:  # what every integer dtype holds
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) in (int, float) and not 0 <= value <= 127:  # what every integer dtype holds
         target = dtypes.as_dtype(dtype)
         if target.kind == "integer":
-            dtypes.check_integer("full", value, target)
-            if not -_EXACT <= value <= _EXACT:
+            dtypes.check_number("full", value, target)
+            if type(value) is int and not -_EXACT <= value <= _EXACT:
                 op_id = OPERATORS["full_integer"].id
                 attrs = _full_integer_attrs(shape, value - 2**64 if value >= 2**63 else value, target)
     if attrs is None:
@@ -235,7 +237,7 @@ def scalars_to_tensors(
     A float beside integer tensors becomes float32, as in PyTorch; numbers alone become float32, int64 or bool.
 
     Raises:
-        ShapeError: An integer out of the range of the integer dtype.
+        NumberRangeError: An integer out of the range of the integer dtype.
     """
     first = next((v for v in values if isinstance(v, Tensor)), None)
     dtype, device = (None, None) if first is None else first._fixed()[2:]

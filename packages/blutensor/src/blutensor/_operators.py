@@ -195,7 +195,7 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
 # Operators that the package wraps in functions of the same name.
 WRAPPED = (
     "arange", "argsort", "astype", "clip", "concat", "cross_entropy", "cumulative_prod", "cumulative_sum", "full",
-    "index_write_", "layer_norm", "linear_cross_entropy", "mlp", "prod", "qkv_attention", "rms_norm",
+    "index_write_", "layer_norm", "linear_cross_entropy", "matmul", "mlp", "prod", "qkv_attention", "rms_norm",
     "rotary_embedding", "scaled_dot_product_attention", "searchsorted", "sum", "take_along_axis",
 )  # fmt: skip
 

@@ -82,7 +82,6 @@ __all__ = [  # noqa: RUF022
     "logical_or",
     "logical_xor",
     "logsumexp",
-    "matmul",
     "max",
     "maximum",
     "mean",
@@ -712,6 +711,9 @@ class _DropoutBackward(Protocol):
 class _RngAdvanceInPlace(Protocol):
     def __call__(self, state: Tensor) -> None: ...
 
+class _Matmul(Protocol):
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor: ...
+
 class _LinearInputGrad(Protocol):
     def __call__(
         self,
@@ -1008,6 +1010,8 @@ def private(name: Literal["searchsorted"]) -> _Searchsorted: ...
 def private(name: Literal["dropout_backward"]) -> _DropoutBackward: ...
 @overload
 def private(name: Literal["rng_advance_"]) -> _RngAdvanceInPlace: ...
+@overload
+def private(name: Literal["matmul"]) -> _Matmul: ...
 @overload
 def private(name: Literal["linear_input_grad"]) -> _LinearInputGrad: ...
 @overload

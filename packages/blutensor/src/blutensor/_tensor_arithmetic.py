@@ -62,7 +62,9 @@ class Arithmetic:
         return _operators().pow(other, self)  # type: ignore[no-any-return]
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        return _operators().matmul(self, other)  # type: ignore[no-any-return]
+        from .linear_algebra import matmul
+
+        return matmul(self, other)  # type: ignore[arg-type]
 
     def __and__(self, other: Tensor | Scalar) -> Tensor:
         return _operators().bitwise_and(self, other)  # type: ignore[no-any-return]

@@ -94,13 +94,17 @@ class Methods:
         """Sets every element.
 
         Raises:
-            ShapeError: Elements share memory (a broadcast view), or an integer is out of the dtype's range.
+            ShapeError: Elements share memory (a broadcast view).
+            NumberRangeError: A number that the integer dtype does not hold.
             AutogradError: As for `add_`.
         """
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, (int, float)):
+            dtypes.check_number("fill_", value, self.dtype)
         if self._recorded():
             self._replace("fill_", lambda: self._full(value, self.shape))
         elif isinstance(value, int) and not 0 <= value < 2**7:
-            # fill_'s attribute is a float64, which does not hold every integer; _full refuses what the dtype does not.
+            # fill_'s attribute is a float64, which does not hold every integer.
             _operators().copy_(self, self._full(value))
         else:
             _operators().fill_(self, value)
@@ -141,6 +145,8 @@ class Methods:
         if self._recorded():
             self._replace(op, lambda: getattr(_operators(), name)(self, other))
             return self
+        if isinstance(other, (float, np.floating)) and not self.dtype.is_floating:
+            raise DTypeError(f"[{op}] expected an operand that keeps {self.dtype.name} in place, got {other!r}")
         if op != name:
             getattr(_operators(), op)(self, other if isinstance(other, Methods) else self._full(other))
             return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,15 +30,20 @@ def full(
 
     Raises:
         DTypeError: A value that is no real number.
-        ShapeError: An integer out of the range of the integer dtype.
+        NumberRangeError: A number that the integer dtype does not hold: out of its range, infinite or NaN.
     """
-    if isinstance(fill_value, np.generic):
-        fill_value = fill_value.item()
-    if not isinstance(fill_value, (bool, int, float)):
-        raise DTypeError(f"[full] expected a number, got {fill_value!r}")
+    fill_value = _number("full", fill_value)
     if dtype is None:
         dtype = dtypes.scalar_dtype(fill_value, None)
     return full_on(shape, fill_value, dtype, as_device("full", device))
+
+
+def _number(op: str, value: Scalar) -> Scalar:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        raise DTypeError(f"[{op}] expected a number, got {value!r}")
+    return value
 
 
 def zeros(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
@@ -53,7 +59,13 @@ def ones(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str |
 def full_like(
     x: Tensor, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str | None = None
 ) -> Tensor:
-    """`full` with the shape (and, by default, dtype and device) of x."""
+    """`full` with the shape (and, by default, dtype and device) of x.
+
+    Raises:
+        DTypeError: A value that is no real number.
+        NumberRangeError: A number that the integer dtype does not hold.
+    """
+    fill_value = _number("full_like", fill_value)
     target = x._fixed()[3] if device is None else as_device("full_like", device)
     return full_on(x.shape, fill_value, x.dtype if dtype is None else dtype, target)
 
@@ -81,13 +93,36 @@ def arange(
     dtype: dtypes.DType | str | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """start, start + step, ... below stop (1-d); int64 when all are integers, else float32."""
+    """start, start + step, ... below stop (1-d); int64 when all are integers, else float32.
+
+    Raises:
+        DTypeError: Something else than numbers.
+        ShapeError: A step of 0, or NaN.
+        NumberRangeError: Numbers that the integer dtype does not hold.
+    """
     if stop is None:
         start, stop = 0, start
     if dtype is None:
         integral = all(isinstance(v, int) for v in (start, stop, step))
         dtype = dtypes.int64 if integral else dtypes.float32
+    _check_line("arange", start, stop, step, dtypes.as_dtype(dtype))
     return arange_on(start, stop, step, dtype, as_device("arange", device))
+
+
+def _check_line(op: str, start: float, stop: float, step: float, dtype: dtypes.DType) -> None:
+    """That an integer dtype holds the first and the last of start, start + step, ... below stop."""
+    if dtype.kind != "integer" or not all(isinstance(v, (int, float)) for v in (start, stop, step)) or step == 0:
+        return
+    if all(isinstance(v, int) for v in (start, stop, step)):
+        line = range(int(start), int(stop), int(step))
+        ends: tuple[float, ...] = (line[0], line[-1]) if line else ()
+    else:
+        gaps = (stop - start) / step
+        if not math.isfinite(gaps):
+            return
+        ends = (start, start + (math.ceil(gaps) - 1) * step) if gaps > 0 else ()
+    for end in ends:
+        dtypes.check_number(op, end, dtype)
 
 
 def linspace(
@@ -112,9 +147,12 @@ def linspace(
 
     Raises:
         ShapeError: A negative `num`.
+        NumberRangeError: Numbers that the integer dtype does not hold.
     """
     count = integer("linspace", "num", num, least=0)
     target, key = dtypes.float32 if dtype is None else dtypes.as_dtype(dtype), as_device("linspace", device)
+    for number in (start, stop)[: min(count, 1 + endpoint)]:
+        dtypes.check_number("linspace", number, target)
     gaps = count - 1 if endpoint else count
     index = arange_on(0, count, 1, dtypes.float64, key)
     if gaps > 0:

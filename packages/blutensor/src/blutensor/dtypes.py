@@ -17,7 +17,7 @@ class DType:
         name: Its name, as in the array API standard.
         number: Its number in the C interface.
         itemsize: Bytes per element.
-        numpy: The NumPy dtype of the same memory; bfloat16 has none and maps to uint16 (its bits).
+        numpy: The NumPy dtype of the same memory; NumPy has no bfloat16, which maps to uint16 (its bits).
         kind: "floating", "integer" or "bool".
     """
 
@@ -61,6 +61,11 @@ _BY_NAME = {d.name: d for d in ALL} | {"bool_": bool_}
 _BY_NUMPY = {d.numpy: d for d in ALL if d.name != "bfloat16"}
 
 
+def is_bfloat16(numpy: np.dtype[Any]) -> bool:
+    """Whether a NumPy dtype is the bfloat16 of the package ml_dtypes, which JAX and TensorFlow use too."""
+    return numpy.itemsize == 2 and numpy.name == "bfloat16"
+
+
 def as_dtype(value: object) -> DType:
     """A DType from a DType, its name, or anything that NumPy takes for a dtype.
 
@@ -74,7 +79,8 @@ def as_dtype(value: object) -> DType:
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
     try:
-        found = _BY_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
+        numpy = np.dtype(value)  # type: ignore[call-overload]
+        found = bfloat16 if is_bfloat16(numpy) else _BY_NUMPY.get(numpy)
     except TypeError:
         found = None
     if found is None:
@@ -89,17 +95,57 @@ def integer_range(dtype: DType) -> tuple[int, int]:
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed else (0, 2**bits - 1)
 
 
-def check_integer(op: str, value: int, dtype: DType) -> None:
-    """That an integer dtype holds a Python integer.
+def check_number(op: str, value: float, dtype: DType) -> None:
+    """That a dtype, if it is of integers, holds a Python number but for its fraction, which is cut off.
 
     Raises:
-        ShapeError: It is out of its range.
+        NumberRangeError: It is out of its range, infinite or NaN.
     """
-    from .errors import ShapeError
+    from .errors import NumberRangeError
 
+    if dtype.kind != "integer":
+        return
     low, high = integer_range(dtype)
-    if not low <= value <= high:
-        raise ShapeError(f"[{op}] expected an integer from {low} to {high} for {dtype.name}, got {value}")
+    if not low - 1 < value < high + 1:  # Python compares integers and floats exactly
+        raise NumberRangeError(f"[{op}] expected an integer from {low} to {high} for {dtype.name}, got {_shown(value)}")
+
+
+def numbers_array(op: str, numbers: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    """Python numbers, and nested sequences of them, as an array to be converted to a dtype, which has to hold them.
+
+    Raises:
+        NumberRangeError: One is out of the range of an integer dtype; it is named.
+        DTypeError: One is no number.
+        ValueError: Sequences of different lengths.
+    """
+    array = np.asarray(numbers)
+    if dtype.kind == "integer" and array.dtype == np.float64 and (np.abs(array) >= 2**53).any():
+        array = np.asarray(numbers, dtype=object)  # there may be integers among them that float64 does not hold
+    _check_numbers(op, array, dtype)
+    return array
+
+
+def _check_numbers(op: str, values: np.ndarray[Any, Any], dtype: DType) -> None:
+    """`check_number` for every element."""
+    from .errors import DTypeError
+
+    if values.dtype.kind == "O":
+        for each in values.flat:
+            value = each.item() if isinstance(each, np.generic) else each
+            if not isinstance(value, (bool, int, float)):
+                raise DTypeError(f"[{op}] expected numbers for {dtype.name}, got {value!r}")
+            check_number(op, value, dtype)
+    elif dtype.kind != "integer" or values.size == 0:
+        return
+    elif values.dtype.kind in "iuf" and not np.can_cast(values.dtype, dtype.numpy):
+        # The outermost ones are enough, and NaN is both.
+        for extreme in (values.min(), values.max()):
+            check_number(op, extreme.item(), dtype)
+
+
+def _shown(value: float) -> str:
+    """A number for a message: Python refuses to write out very long integers."""
+    return hex(value) if isinstance(value, int) and value.bit_length() > 1024 else str(value)
 
 
 _RANK = {"bool": 0, "integer": 1, "floating": 2}

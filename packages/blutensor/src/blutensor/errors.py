@@ -7,6 +7,10 @@ class ShapeError(ValueError):
     """A shape, size, stride or value that an operator cannot take."""
 
 
+class NumberRangeError(ShapeError, OverflowError):
+    """A Python number that the integer dtype which is to hold it does not have."""
+
+
 class DTypeError(TypeError):
     """A dtype or device that an operator cannot take."""
 

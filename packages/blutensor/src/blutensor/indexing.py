@@ -11,8 +11,8 @@ from . import _in_place, _native
 from . import _operators as ops
 from ._calls import full_on, need_tensor
 from .autograd import is_grad_enabled
-from .dtypes import bool_, int64
-from .errors import AutogradError, CaptureError, DTypeError, IndexOutOfRangeError, ShapeError
+from .dtypes import bool_, int64, numbers_array
+from .errors import AutogradError, CaptureError, DTypeError, IndexOutOfRangeError, NumberRangeError, ShapeError
 from .interop import asarray
 from .manipulation import broadcast_shapes, normalized_axis
 from .tensor import Index, Tensor
@@ -352,28 +352,34 @@ def _assign(target: Tensor, value: Any) -> None:
     elif isinstance(value, (bool, int, float, np.generic)):
         target.fill_(value)  # type: ignore[arg-type]
     else:
-        target.copy_(_sequence(value))
+        target.copy_(_sequence(value, target))
 
 
 def _values(value: Any, target: Tensor) -> Tensor:
     """What is written, as a tensor of the target's dtype and device."""
-    if isinstance(value, (bool, int, float, np.generic)):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (bool, int, float)):
         return full_on((), value, target.dtype, target._fixed()[3])
     if isinstance(value, np.ndarray):
         value = asarray(value, device="cpu")
     elif not isinstance(value, Tensor):
-        value = _sequence(value)
+        value = _sequence(value, target)
     return value.to(target.device, target.dtype)  # type: ignore[no-any-return]
 
 
-def _sequence(value: Any) -> Tensor:
-    """Nested sequences as a tensor."""
+def _sequence(value: Any, target: Tensor) -> Tensor:
+    """Nested sequences as a tensor; an integer target has to hold their numbers."""
     try:
-        array = np.asarray(value)
+        array = numbers_array("setitem", value, target.dtype)
+    except NumberRangeError:
+        raise
     except ValueError as error:
         raise ShapeError(f"[setitem] expected nested sequences of equal lengths, got {value!r}: {error}") from None
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biufO":
         raise DTypeError(f"[setitem] expected a tensor, an array, a number or a sequence of numbers, got {value!r}")
+    if array.dtype.kind == "O":  # integers that no integer dtype of NumPy holds together
+        array = array.astype(np.float64 if target.dtype.is_floating else target.dtype.numpy)
     return asarray(array, device="cpu")
 
 

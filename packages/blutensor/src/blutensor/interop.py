@@ -234,6 +234,10 @@ def asarray(
 ) -> Tensor:
     """A tensor from a tensor, a NumPy array, a DLPack object, a number or nested lists.
 
+    Arrays of ml_dtypes' bfloat16 are known; other arrays hold numbers, those of uint16 too, also when they become
+    bfloat16. Python numbers have to fit an integer dtype; only their fraction is cut off. Arrays and tensors are
+    converted as by their `astype`, which keeps low bits of integers.
+
     Args:
         x: The values. NumPy and DLPack memory is shared where that is possible and `copy` is not True.
         dtype: Wanted type; by default x's own, float32 for Python floats, int64 for Python integers.
@@ -242,6 +246,7 @@ def asarray(
 
     Raises:
         DTypeError: Values or a type that have no counterpart here.
+        NumberRangeError: A Python number that the integer dtype does not hold: out of its range, infinite or NaN.
         ShapeError: A copy is needed and `copy` is False.
         UnsupportedError: A device that cannot be used here.
         CaptureError: During a capture: constants are made outside of it.
@@ -270,16 +275,29 @@ def asarray(
         if array.dtype == np.float64:
             array = array.astype(np.float32)
     else:
-        array = np.asarray(x)
+        array = np.asarray(x) if target is None or shared else dtypes.numbers_array("asarray", x, target)
     wanted = dtypes.as_dtype(array.dtype.newbyteorder("=")) if target is None else target
-    needs_copy = not shared or wanted.numpy != array.dtype or wanted is dtypes.bfloat16 or not array.flags.writeable
+    needs_copy = not (shared and array.flags.writeable and _is_memory_of(array, wanted))
     needs_copy = needs_copy or any(s % array.itemsize for s in array.strides)
     if copy is False and needs_copy:
         raise ShapeError(f"[asarray] a copy is needed to make {wanted.name} of {type(x).__name__}")
     if not (copy or needs_copy):
         return from_numpy(array)
-    if wanted is dtypes.bfloat16:
-        return from_numpy(np.array(array, np.float32, order="C")).astype(wanted)
     out = empty(array.shape, dtype=wanted, device="cpu")
-    out.copy_(array.astype(wanted.numpy, copy=False))
+    out.copy_(array if wanted is dtypes.bfloat16 else array.astype(wanted.numpy, copy=False))
     return out
+
+
+def _is_memory_of(array: npt.NDArray[Any], dtype: dtypes.DType) -> bool:
+    """Whether an array's bytes are those of a tensor of a dtype; uint16 may be any bits, and counts as numbers."""
+    if dtype is dtypes.bfloat16:
+        return dtypes.is_bfloat16(array.dtype)
+    return dtype.numpy == array.dtype
+
+
+def bfloat16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """An array's numbers as bits of bfloat16, each rounded once."""
+    if dtypes.is_bfloat16(array.dtype):
+        return array.view(np.uint16)
+    numbers = array if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 else array.astype(np.float64)
+    return from_numpy(np.array(numbers, numbers.dtype.newbyteorder("="), order="C")).astype(dtypes.bfloat16).numpy()

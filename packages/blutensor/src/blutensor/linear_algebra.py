@@ -1,6 +1,8 @@
 """Products of tensors over chosen axes. Names and arguments follow the Python array API standard, and NumPy for einsum.
 
-All of them are matrix products: axes are put in order, runs of them become one, and `matmul` does the work.
+All of them are matrix products: axes are put in order, runs of them become one, and `matmul` does the work. Operands of
+different dtypes are converted to the one in which they meet, as by the elementwise operators; gradients come back in
+each operand's own.
 """
 
 from __future__ import annotations
@@ -12,11 +14,40 @@ import numpy as np
 
 from . import _operators as ops
 from ._arguments import integer
-from .errors import DTypeError, ShapeError
+from ._calls import need_tensor
+from .data_types import result_type
+from .errors import ShapeError
 from .manipulation import broadcast_shapes, diagonal, moveaxis, normalized_axes, normalized_axis
 from .tensor import Tensor
 
-__all__ = ["einsum", "matrix_transpose", "outer", "tensordot", "vecdot"]
+__all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
+
+
+def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Matrix products.
+
+    Args:
+        x1: Numbers [..., M, K], or a vector [K].
+        x2: Numbers [..., K, N], or a vector [K]; the axes in front broadcast.
+
+    Returns:
+        [..., M, N], without the axes that vectors lack, of the dtype in which those of x1 and x2 meet.
+
+    Raises:
+        DTypeError: No tensors, bools, or dtypes that do not meet (uint64 with a signed integer).
+        ShapeError: Shapes that do not fit.
+    """
+    return ops.matmul(*_of_one_dtype("matmul", x1, x2))
+
+
+def _of_one_dtype(op: str, *operands: Tensor) -> tuple[Tensor, ...]:
+    """The operands in the dtype in which theirs meet."""
+    for i, x in enumerate(operands):
+        need_tensor(op, f"x{i + 1}", x)
+    if all(x.dtype is operands[0].dtype for x in operands):
+        return operands
+    dtype = result_type(*operands)
+    return tuple(x.astype(dtype) for x in operands)
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
@@ -61,7 +92,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     if x1.shape[axis] != x2.shape[axis]:
         raise ShapeError(f"[vecdot] expected one size along axis {axis}, got shapes {x1.shape} and {x2.shape}")
     left, right = moveaxis(x1, axis, -1), moveaxis(x2, axis, -1)
-    return ops.matmul(ops.expand_dims(left, -2), ops.expand_dims(right, -1)).reshape(
+    return matmul(ops.expand_dims(left, -2), ops.expand_dims(right, -1)).reshape(
         broadcast_shapes(left.shape[:-1], right.shape[:-1])
     )
 
@@ -95,7 +126,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Seq
     rows, columns = [x1.shape[a] for a in kept1], [x2.shape[a] for a in kept2]
     a = ops.permute_dims(x1, [*kept1, *left]).reshape(math.prod(rows), size)
     b = ops.permute_dims(x2, [*right, *kept2]).reshape(size, math.prod(columns))
-    return ops.matmul(a, b).reshape(*rows, *columns)
+    return matmul(a, b).reshape(*rows, *columns)
 
 
 # ---------------------------------------------------------------- einsum
@@ -115,13 +146,11 @@ def einsum(subscripts: str, *operands: Tensor) -> Tensor:
 
     Raises:
         ShapeError: Subscripts that cannot be read or do not fit the operands.
-        DTypeError: An operand that is no tensor.
+        DTypeError: An operand that is no tensor, or dtypes that do not meet.
 
     Operands are multiplied pair by pair, in the order that NumPy's greedy `einsum_path` finds cheapest.
     """
-    for x in operands:
-        if not isinstance(x, Tensor):
-            raise DTypeError(f"[einsum] expected tensors, got {type(x).__name__}; use blutensor.asarray")
+    operands = _of_one_dtype("einsum", *operands)
     names, result = _parsed(subscripts, [x.ndim for x in operands])
     terms = [_without_repeats(n, x) for n, x in zip(names, operands, strict=True)]
     sizes = _sizes(subscripts, terms)

@@ -166,6 +166,12 @@ class _Recording:
         ]
 
 
+def _described(argument: Tensor) -> str:
+    """Dtype and shape, and the device where it is not the cpu."""
+    where = "" if argument._fixed()[3] == CPU else f" on {argument.device}"
+    return f"{argument.dtype.name}{list(argument.shape)}{where}"
+
+
 class CapturedFunction:
     """A function of tensors that is recorded in its first two calls, which are real, and replayed from the third.
 
@@ -236,7 +242,7 @@ class CapturedFunction:
         if recording is None:
             if self._recordings:
                 warnings.warn(
-                    f"captured function '{self.name}' is captured anew for shapes {[a.shape for a in args]} "
+                    f"captured function '{self.name}' is captured anew for {', '.join(map(_described, args))} "
                     f"({len(self._recordings)} captured before, {self._max_programs} kept)",
                     stacklevel=4,
                 )

@@ -179,7 +179,10 @@ class Tensor(Methods, Arithmetic):
         return data.value or 0
 
     def numpy(self) -> npt.NDArray[Any]:
-        """A NumPy array over the same memory. bfloat16 comes as uint16: its bits.
+        """A NumPy array over the same memory. bfloat16, which NumPy has not, comes as uint16: its bits.
+
+        With the package ml_dtypes `x.numpy().view(ml_dtypes.bfloat16)` has the numbers, and `asarray` takes it back
+        over the same memory; `np.asarray(x)` is a copy of the numbers in float32.
 
         Raises:
             DTypeError: For a tensor on another device: use `.cpu().numpy()`.
@@ -198,6 +201,13 @@ class Tensor(Methods, Arithmetic):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.detach()._view("__array__")
+        if self.dtype is dtypes.bfloat16:  # its numbers, never its bits
+            if dtype is not None and dtypes.is_bfloat16(np.dtype(dtype)):
+                array = array.view(dtype)
+            elif copy is False:
+                raise ShapeError("[__array__] a copy is needed to go from bfloat16, which NumPy has not")
+            else:
+                array, copy = self._values("__array__"), None
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ShapeError(f"[__array__] a copy is needed to go from {self.dtype.name} to {np.dtype(dtype)}")
@@ -385,7 +395,7 @@ def _restore(
     from .interop import empty
 
     made = empty(values.shape, dtype=dtype, device=device)
-    _transfer().write_array(made, values)
+    _transfer().write_array(made, values, bits=True)
     tensor = cls._moved_from(made)
     tensor.requires_grad = requires_grad
     return tensor

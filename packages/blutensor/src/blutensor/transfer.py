@@ -41,9 +41,13 @@ def host_array(tensor: Tensor, op: str) -> npt.NDArray[Any]:
     return array
 
 
-def write_array(tensor: Tensor, source: npt.NDArray[Any]) -> None:
-    """Writes an array (broadcast, cast) into a tensor on any device; bfloat16 takes its bits."""
+def write_array(tensor: Tensor, source: npt.NDArray[Any], *, bits: bool = False) -> None:
+    """Writes an array (broadcast, cast) into a tensor on any device; with `bits`, bfloat16 takes its bits."""
+    from .interop import array_tensor, bfloat16_bits
+
     shape, _, dtype, device = tensor._fixed()
+    if dtype is dtypes.bfloat16 and not bits:
+        source = bfloat16_bits(source)
     if device == CPU:
         tensor._view("copy_", write=True)[...] = source
         return
@@ -52,8 +56,6 @@ def write_array(tensor: Tensor, source: npt.NDArray[Any]) -> None:
     if tensor.is_contiguous() and not (tensor.requires_grad and is_grad_enabled()):
         _native.check(_lib.blutensor_tensor_write(tensor._handle, b"copy_", array.ctypes.data, array.nbytes))
     else:
-        from .interop import array_tensor
-
         _operators.copy_(tensor, array_tensor(array, dtype).to(tensor.device))
 
 

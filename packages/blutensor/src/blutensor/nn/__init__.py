@@ -6,6 +6,7 @@ from . import functional, init
 from .layers import GELU, Dropout, Embedding, LayerNorm, Linear, ModuleList, RMSNorm, Sequential
 from .module import Module
 from .parameter import Parameter
+from .rotary import RotaryScaling
 
 __all__ = [
     "GELU",
@@ -17,6 +18,7 @@ __all__ = [
     "ModuleList",
     "Parameter",
     "RMSNorm",
+    "RotaryScaling",
     "Sequential",
     "functional",
     "init",

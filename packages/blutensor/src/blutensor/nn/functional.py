@@ -13,6 +13,7 @@ from .._arguments import probability
 from ..autograd import is_grad_enabled
 from ..errors import ShapeError
 from ..tensor import Tensor
+from .rotary import rotary_embedding as rotary_embedding
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -115,23 +116,6 @@ def rms_norm(
     if eps is None:
         eps = _EPSILON.get(x.dtype.name, _EPSILON["float32"])
     return ops.rms_norm(x, weight, eps, _normalized_axes("rms_norm", x, normalized_shape))[0]
-
-
-def rotary_embedding(x: Tensor, positions: Tensor | None = None, base: float = 10000.0) -> Tensor:
-    """Rotary position embedding (Su et al., 2021) with rotated halves, as in Llama.
-
-    Channel i and channel i + D/2 of a head are turned by position * base^(-2 i / D).
-
-    Args:
-        x: [..., T, D], such as [B, H, T, D] or, with positions [T, 1], [B, T, H, D].
-        positions: Integers that broadcast to [..., T]; by default 0, 1, ... along T. For the token at position p of a
-            cache: a tensor of p.
-        base: Of the wavelengths; 10000 in the paper, 500000 in Llama 3.
-
-    Raises:
-        ShapeError: D is odd or more than 512, or positions do not broadcast.
-    """
-    return ops.rotary_embedding(x, positions, base)
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:

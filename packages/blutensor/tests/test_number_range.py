@@ -1,0 +1,128 @@
+"""Python numbers that an integer dtype does not hold are errors wherever they are given; arrays are converted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blutensor as bt
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+def target(dtype: str) -> bt.Tensor:
+    return bt.zeros((2, 3), dtype=dtype)
+
+
+WAYS: dict[str, Callable[[str, Any], Any]] = {
+    "asarray": lambda dtype, v: bt.asarray(v, dtype=dtype),
+    "asarray of a list": lambda dtype, v: bt.asarray([0, v], dtype=dtype),
+    "asarray of nested lists": lambda dtype, v: bt.asarray([[0, 1], [v, 2]], dtype=dtype),
+    "full": lambda dtype, v: bt.full((2,), v, dtype=dtype),
+    "full_like": lambda dtype, v: bt.full_like(target(dtype), v),
+    "fill_": lambda dtype, v: target(dtype).fill_(v),
+    "an item": lambda dtype, v: target(dtype).__setitem__((0, 1), v),
+    "a slice": lambda dtype, v: target(dtype).__setitem__(slice(None), v),
+    "a mask": lambda dtype, v: target(dtype).__setitem__(target(dtype) == 0, v),
+    "an array of indices": lambda dtype, v: target(dtype).__setitem__([0, 1], v),
+    "a list of values": lambda dtype, v: target(dtype).__setitem__(0, [0, v, 1]),
+    "a list of values at indices": lambda dtype, v: target(dtype).__setitem__(([0, 1], 0), [0, v]),
+    "linspace": lambda dtype, v: bt.linspace(0, v, 3, dtype=dtype),
+}
+BESIDE: dict[str, Callable[[str, int], Any]] = {
+    "add": lambda dtype, v: target(dtype) + v,
+    "reflected": lambda dtype, v: v - target(dtype),
+    "in place": lambda dtype, v: target(dtype).add_(v),
+    "where": lambda dtype, v: bt.where(target("bool"), v, target(dtype)),
+    "clip": lambda dtype, v: bt.clip(target(dtype), 0, v),
+    "arange": lambda dtype, v: bt.arange(v, v + 1, dtype=dtype),
+    "downwards": lambda dtype, v: bt.arange(0, v + (1 if v > 0 else -1), v, dtype=dtype),
+}
+
+
+def outside(dtype: str) -> list[int]:
+    return [int(np.iinfo(dtype).min) - 1, int(np.iinfo(dtype).max) + 1, 2**70]
+
+
+@pytest.mark.parametrize("way", WAYS | BESIDE)
+def test_integers_out_of_range(way: str) -> None:
+    for dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        for value in outside(dtype):
+            with pytest.raises(bt.NumberRangeError) as caught:
+                (WAYS | BESIDE)[way](dtype, value)
+            assert f"expected an integer from {info.min} to {info.max} for {dtype}, got {value}" in str(caught.value)
+        for value in (info.min, info.max):
+            if way not in ("linspace", "arange") and not (way == "downwards" and value == 0):
+                (WAYS | BESIDE)[way](dtype, int(value))  # linspace and arange compute in float64
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
+def test_floats_that_are_no_integers(way: str, value: float) -> None:
+    for dtype in INTEGERS:
+        for given in (value, np.float32(value)):
+            with pytest.raises(bt.NumberRangeError, match=f"for {dtype}, got "):
+                WAYS[way](dtype, given)
+
+
+def test_the_error_is_pythons_too() -> None:
+    with pytest.raises(OverflowError):
+        bt.asarray([300], dtype="int8")
+    with pytest.raises(ValueError, match=r"\[asarray\].*from 0 to 255 for uint8, got nan"):
+        bt.asarray(math.nan, dtype="uint8")
+    with pytest.raises(bt.ShapeError, match="got 0x1000"):
+        bt.asarray(1 << 20000, dtype="int64")
+
+
+def test_numbers_that_fit_are_what_they_are() -> None:
+    for dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        ends = [int(info.min), int(info.max)]
+        for made in (bt.asarray(ends, dtype=dtype), bt.asarray([*ends, np.int8(3)], dtype=dtype)[:2]):
+            assert made.tolist() == ends
+        x = bt.zeros((2,), dtype=dtype)
+        x[:] = ends
+        assert x.tolist() == ends
+        x[[1, 0]] = ends
+        assert x.tolist() == ends[::-1]
+        x.fill_(ends[1])
+        assert x.tolist() == [ends[1]] * 2
+    assert bt.asarray([2.9, -2.9, -0.5], dtype="int8").tolist() == [2, -2, 0]
+    assert bt.asarray([255.9, -0.9], dtype="uint8").tolist() == [255, 0]
+    assert bt.asarray([], dtype="int8").shape == (0,)
+    assert bt.asarray([True, 0, math.nan], dtype="bool").tolist() == [True, False, True]
+    assert bt.asarray([2**70, 1], dtype="float32").tolist() == [float(2**70), 1.0]
+    x = bt.zeros((2,), dtype="bfloat16")
+    x[:] = [2**70, 1]
+    assert x.tolist() == [float(2**70), 1.0]
+
+
+@pytest.mark.parametrize("values", [[None, 2**70], [None], [object()]])
+def test_what_is_no_number_is_named(values: list[Any]) -> None:
+    for dtype in ("int64", "float32"):
+        with pytest.raises(bt.DTypeError, match=r"\[asarray\] expected numbers"):
+            bt.asarray(values, dtype=dtype)
+
+
+def test_arrays_are_converted_as_by_astype() -> None:
+    wide = np.array([300, -129, 127])
+    assert bt.asarray(wide, dtype="int8").tolist() == [44, 127, 127]
+    x = bt.zeros((3,), dtype="int8")
+    x[:] = wide
+    assert x.tolist() == [44, 127, 127]
+    x[:] = bt.asarray(wide)
+    assert x.tolist() == [44, 127, 127]
+    assert bt.asarray(wide).astype("int8").tolist() == [44, 127, 127]
+
+
+def test_a_float_is_not_cut_off_in_place() -> None:
+    for change in (lambda x: x.add_(1.5), lambda x: x.mul_(np.float32(0.5)), lambda x: x.sub_(math.nan)):
+        x = bt.ones((2,), dtype="int32")
+        with pytest.raises(bt.DTypeError, match=r"expected an operand that keeps int32 in place, got"):
+            change(x)
+        assert x.tolist() == [1, 1]
