@@ -62,7 +62,14 @@ const char* blutrain_last_error(void) { return last_error.c_str(); }
 int32_t blutrain_shard_num_tokens(const char* path, int64_t* out_num_tokens) {
   return guarded([&] {
     require(path != nullptr && out_num_tokens != nullptr, "[shard] expected a path and a result, got NULL");
-    *out_num_tokens = blutrain::shard_num_tokens(path);
+    *out_num_tokens = blutrain::shard_header(path).num_tokens;
+  });
+}
+
+int32_t blutrain_shard_token_bytes(const char* path, int64_t* out_token_bytes) {
+  return guarded([&] {
+    require(path != nullptr && out_token_bytes != nullptr, "[shard] expected a path and a result, got NULL");
+    *out_token_bytes = blutrain::shard_header(path).token_bytes;
   });
 }
 

@@ -3,7 +3,7 @@
 // The stream is cut into windows of T inputs; the targets are the same tokens one further on, so neighbouring windows share one
 // token and every target occurs once an epoch. With shuffling, the (N - 1) mod T tokens that make no window are left out at a
 // place drawn from (seed, epoch), at most T - 1 of them, and the windows are visited in an order drawn from (seed, epoch).
-// Bytes: 2 read and 8 written per token.
+// Bytes: 2 or 4 read and 8 written per token.
 #include "loader.h"
 
 #include <algorithm>
@@ -84,14 +84,9 @@ void Loader::copy_tokens(int64_t begin, int64_t count, int32_t* values) const {
     const int64_t first = begin - shard_begin_[shard];
     const int64_t length = std::min(count, shard_begin_[shard + 1] - begin);
     shards_[shard].check_size();
-    const uint16_t* source = shards_[shard].tokens_view() + first;
-    int32_t largest = 0;
-    for (int64_t i = 0; i < length; ++i) {
-      values[i] = source[i];
-      largest = std::max(largest, values[i]);
-    }
-    if (largest >= options_.vocabulary) {
-      const int64_t at = std::find(source, source + length, static_cast<uint16_t>(largest)) - source + first;
+    const uint32_t largest = shards_[shard].copy(first, length, values);
+    if (largest >= std::min(options_.vocabulary, kMaxExtent)) {
+      const int64_t at = std::find(values, values + length, static_cast<int32_t>(largest)) - values + first;
       throw Error(BLUTRAIN_INDEX_OUT_OF_RANGE,
                   "[loader] " + shards_[shard].path() + ": expected tokens below the vocabulary of " +
                       std::to_string(options_.vocabulary) + ", got " + std::to_string(largest) + " at position " +

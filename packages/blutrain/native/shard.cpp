@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -20,7 +21,13 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "shards are mapped as they are: little-endian only");
 
 constexpr int64_t kHeaderBytes = BLUTRAIN_SHARD_HEADER_BYTES;
-constexpr int64_t kTokenBytes = 2;
+
+struct Format {
+  int32_t magic, version;
+  int64_t token_bytes;
+};
+constexpr Format kFormats[] = {{BLUTRAIN_SHARD_MAGIC, BLUTRAIN_SHARD_VERSION, 2},
+                               {BLUTRAIN_SHARD_MAGIC_32, BLUTRAIN_SHARD_VERSION_32, 4}};
 
 [[noreturn]] void fail_io(const std::string& path, const char* what) {
   throw Error(BLUTRAIN_IO_ERROR, "[shard] can not " + std::string(what) + " " + path + ": " + std::strerror(errno));
@@ -44,8 +51,32 @@ class File {
   int descriptor_;
 };
 
-/// Reads and checks the header; returns the number of tokens.
-int64_t check_header(const File& file, const std::string& path) {
+/// How wide the tokens of a file are that begins with these two integers.
+int64_t token_bytes_of(const int32_t* header, const std::string& path) {
+  for (const Format& format : kFormats) {
+    if (header[0] != format.magic) continue;
+    if (header[1] == format.version) return format.token_bytes;
+    fail_format(path, "expected version " + std::to_string(format.version) + " (uint" +
+                          std::to_string(8 * format.token_bytes) + " tokens), got " + std::to_string(header[1]) +
+                          "; prepare it again");
+  }
+  fail_format(path, "expected magic " + std::to_string(BLUTRAIN_SHARD_MAGIC) + " (uint16 tokens) or " +
+                        std::to_string(BLUTRAIN_SHARD_MAGIC_32) + " (uint32 tokens), got " + std::to_string(header[0]) +
+                        "; it is no token shard: run 'blutrain prepare' on text");
+}
+
+template <class Token>
+uint32_t copy_tokens(const Token* source, int64_t count, int32_t* values) {
+  Token largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<int32_t>(source[i]);
+    largest = std::max(largest, source[i]);
+  }
+  return largest;
+}
+
+/// Reads and checks the header.
+ShardHeader check_header(const File& file, const std::string& path) {
   struct stat status{};
   if (::fstat(file.descriptor(), &status) != 0) fail_io(path, "inspect");
   if (!S_ISREG(status.st_mode)) fail_format(path, "expected a file");
@@ -57,38 +88,30 @@ int64_t check_header(const File& file, const std::string& path) {
   int32_t header[3] = {};
   const ssize_t got = ::pread(file.descriptor(), header, sizeof header, 0);
   if (got != static_cast<ssize_t>(sizeof header)) fail_io(path, "read the header of");
-  if (header[0] != BLUTRAIN_SHARD_MAGIC) {
-    fail_format(path, "expected magic " + std::to_string(BLUTRAIN_SHARD_MAGIC) + ", got " + std::to_string(header[0]) +
-                          "; it is no token shard: run 'blutrain prepare' on text");
-  }
-  if (header[1] != BLUTRAIN_SHARD_VERSION) {
-    fail_format(path, "expected version " + std::to_string(BLUTRAIN_SHARD_VERSION) + " (uint16 tokens), got " +
-                          std::to_string(header[1]) + "; prepare it again");
-  }
-  const int64_t num_tokens = header[2];
+  const int64_t num_tokens = header[2], token_bytes = token_bytes_of(header, path);
   if (num_tokens <= 0)
     fail_format(path, "expected at least 1 token, got " + std::to_string(num_tokens) + "; remove it");
-  const int64_t expected = kHeaderBytes + num_tokens * kTokenBytes;
+  const int64_t expected = kHeaderBytes + num_tokens * token_bytes;
   if (bytes != expected) {
     fail_format(path, "expected " + std::to_string(expected) + " bytes for " + std::to_string(num_tokens) +
-                          " tokens, got " + std::to_string(bytes) + "; it is " +
-                          (bytes < expected ? "truncated" : "damaged") + ": prepare or copy it again");
+                          " tokens of " + std::to_string(token_bytes) + " bytes, got " + std::to_string(bytes) +
+                          "; it is " + (bytes < expected ? "truncated" : "damaged") + ": prepare or copy it again");
   }
-  return num_tokens;
+  return {num_tokens, token_bytes};
 }
 
 }  // namespace
 
-int64_t shard_num_tokens(const std::string& path) { return check_header(File(path), path); }
+ShardHeader shard_header(const std::string& path) { return check_header(File(path), path); }
 
 Shard::Shard(const std::string& path) : path_(path) {
   const File file(path);
-  num_tokens_ = check_header(file, path);
+  header_ = check_header(file, path);
   struct stat status{};
   if (::fstat(file.descriptor(), &status) != 0) fail_io(path, "inspect");
   device_ = status.st_dev;
   inode_ = status.st_ino;
-  mapped_bytes_ = static_cast<size_t>(kHeaderBytes + num_tokens_ * kTokenBytes);
+  mapped_bytes_ = static_cast<size_t>(kHeaderBytes + header_.num_tokens * header_.token_bytes);
   void* mapping = ::mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (mapping == MAP_FAILED) fail_io(path, "map");
   mapping_ = mapping;
@@ -98,7 +121,7 @@ Shard::Shard(Shard&& other) noexcept
     : path_(std::move(other.path_)),
       device_(other.device_),
       inode_(other.inode_),
-      num_tokens_(std::exchange(other.num_tokens_, 0)),
+      header_(std::exchange(other.header_, {})),
       mapping_(std::exchange(other.mapping_, nullptr)),
       mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
 
@@ -115,14 +138,16 @@ void Shard::check_size() const {
                            "; it was truncated while in use: prepare or copy it again, then use --resume");
 }
 
-const uint16_t* Shard::tokens_view() const {
-  return reinterpret_cast<const uint16_t*>(static_cast<const char*>(mapping_) + kHeaderBytes);
+uint32_t Shard::copy(int64_t first, int64_t count, int32_t* values) const {
+  const void* source = static_cast<const char*>(mapping_) + kHeaderBytes + first * header_.token_bytes;
+  return header_.token_bytes == 2 ? copy_tokens(static_cast<const uint16_t*>(source), count, values)
+                                  : copy_tokens(static_cast<const uint32_t*>(source), count, values);
 }
 
 void Shard::prefetch(int64_t first, int64_t count) const {
   static const int64_t page = ::sysconf(_SC_PAGESIZE);
-  const int64_t begin = (kHeaderBytes + first * kTokenBytes) / page * page;
-  const int64_t end = kHeaderBytes + (first + count) * kTokenBytes;
+  const int64_t begin = (kHeaderBytes + first * header_.token_bytes) / page * page;
+  const int64_t end = kHeaderBytes + (first + count) * header_.token_bytes;
   // Advice only: a failure costs speed, never correctness.
   (void)::madvise(static_cast<char*>(mapping_) + begin, static_cast<size_t>(end - begin), MADV_WILLNEED);
 }

@@ -95,6 +95,23 @@ def test_all_mistakes_of_form_are_reported_at_once(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_mistakes_of_form_and_impossible_values_are_reported_together(tmp_path: Path) -> None:
+    settings = [
+        "train.steps=many", "oops", "model.heads=3", "train.seed=-1", "model.channels=x", "optimizer.beta2=1",
+        f"data.path={tmp_path / 'absent'}",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        load_config(settings=settings)
+    found = {problem.key: problem.message for problem in caught.value.problems}
+    assert set(found) == {"train.steps", "--set", "model.channels", "train.seed", "optimizer.beta2", "data.path"}
+    assert found["train.steps"] == "expected an integer, got 'many'"  # once: its default is no problem
+    assert "absent" in found["data.path"]
+    # Of a preset that is not known nothing can be said but of what was given beside it.
+    with pytest.raises(ConfigError) as caught:
+        load_config(preset="gpt2-nona", settings=["model.heads=3", "train.seed=-1"])
+    assert [problem.key for problem in caught.value.problems] == ["preset", "train.seed"]
+
+
 def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("steps = = 3")
     with pytest.raises(ConfigError, match="not a TOML file"):
@@ -107,7 +124,7 @@ def test_all_impossible_values_are_reported_at_once() -> None:
     config = load_config(
         settings=[
             "model.heads=3", "train.global_batch_tokens=2049", "optimizer.beta2=1", "schedule.kind=cosin",
-            "train.precision=fp8", "train.device=gpu", "train.steps=0", "train.seed=-1", "model.vocab_size=70000",
+            "train.precision=fp8", "train.device=gpu", "train.steps=0", "train.seed=-1", f"model.vocab_size={2**25}",
             "schedule.learning_rate=nan", "optimizer.clip_norm=inf", "schedule.final_fraction=1.5", "run.folder=",
         ]
     )  # fmt: skip

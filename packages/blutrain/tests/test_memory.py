@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +111,54 @@ def test_recording_takes_no_more_than_the_captured_step(data: Path, tmp_path: Pa
         captured = blualloc.stats().peak_live_bytes
     # Equal, but for the alignment of many blocks instead of one.
     assert recording <= 1.01 * captured
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from blutrain.cli import run_command
+code = run_command(sys.argv[1:])
+(peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print("PEAK", peak.split()[1])
+sys.exit(code)
+"""
+"""The largest resident set since the program began; getrusage also counts the process that started it."""
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "micro_steps", "with_tokenizer"),
+    [
+        ({"layers": 1, "heads": 1, "channels": 8, "context": 16, "vocab_size": 256}, 2, 1, False),
+        ({"layers": 4, "heads": 4, "channels": 128, "context": 128, "vocab_size": 256}, 16, 2, False),
+        ({"layers": 2, "heads": 2, "channels": 64, "context": 128, "vocab_size": 50257}, 16, 1, False),
+        ({"layers": 2, "heads": 2, "channels": 64, "context": 128, "vocab_size": 50257}, 16, 1, True),
+        ({"layers": 6, "heads": 6, "channels": 384, "context": 256, "vocab_size": 50257}, 4, 1, False),
+    ],
+)
+def test_a_run_takes_what_was_estimated(
+    shape: dict[str, int],
+    batch: int,
+    micro_steps: int,
+    with_tokenizer: bool,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """The command's peak, with validation, samples and checkpoints, within a tenth of what it told before."""
+    (tmp_path / "text").write_text("a line of text, and another one\n" * 3000)
+    tokenizer = request.getfixturevalue("gpt2_files") if with_tokenizer else "bytes"
+    prepare(tmp_path / "text", tmp_path / "data", tokenizer=tokenizer)
+    settings = [
+        *(f"model.{name}={value}" for name, value in shape.items()), f"train.micro_batch={batch}",
+        f"train.global_batch_tokens={batch * shape['context'] * micro_steps}", "train.steps=4", "train.eval_every=2",
+        "train.eval_batches=2", "train.sample_every=2", "train.sample_tokens=5", "train.checkpoint_every=2",
+        "train.threads=2", f"data.tokenizer={tokenizer}", f"data.path={tmp_path / 'data'}",
+        f"run.folder={tmp_path / 'run'}",
+    ]  # fmt: skip
+    command = [sys.executable, "-c", MEASURE, "train", *(part for text in settings for part in ("--set", text))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert child.returncode == 0, child.stderr
+    told = re.search(r"estimated peak ([0-9,]+) MiB", child.stderr)
+    assert told is not None
+    measured = int(child.stdout.rpartition("PEAK ")[2]) / 1024
+    assert measured == pytest.approx(int(told[1].replace(",", "")), rel=0.1)

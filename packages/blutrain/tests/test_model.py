@@ -18,7 +18,7 @@ from comparison import EPS, assert_as_good_as
 
 import blutensor as bt
 from blutrain.config import ModelConfig
-from blutrain.errors import InvalidInputError
+from blutrain.errors import ConfigError, InvalidInputError
 from blutrain.flops import num_parameters
 from blutrain.model import GPT, KVCache
 
@@ -189,7 +189,7 @@ def test_shorter_sequences_and_too_long_ones() -> None:
     assert np.abs(short - full[:, :5]).max() < 50 * EPS  # the past does not depend on the future
     with pytest.raises(InvalidInputError, match="at most 37"):
         model(bt.asarray(np.zeros((1, 38), np.int32)))
-    with pytest.raises(InvalidInputError, match="96 channels"):
+    with pytest.raises(ConfigError, match=r"expected a divisor of model\.channels = 96, got 5"):
         GPT(ModelConfig(channels=96, heads=5))
 
 

@@ -178,9 +178,9 @@ def test_a_trained_tokenizer_from_text_to_text(tmp_path: Path, capsys: pytest.Ca
     assert generate(tmp_path / "run", "the lazy", max_new_tokens=3).startswith("the lazy")
 
 
-@pytest.mark.parametrize("size", [256, 65537])
+@pytest.mark.parametrize("size", [256, 2**24 + 1])
 def test_impossible_sizes(tmp_path: Path, size: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"257 to 65536 ids, got {size}"):
+    with pytest.raises(InvalidInputError, match=f"257 to 16777216 ids, got {size}"):
         train_tokenizer(tmp_path, tmp_path / "own", vocab_size=size)
 
 

@@ -4,7 +4,8 @@
  * size as the caller was compiled with it.
  *
  * Shard file ("llm.c format", also that of the modded-nanogpt data sets): 256 little-endian int32 of header (magic 20240520,
- * version 1, number of tokens, zeros), then that many little-endian uint16 tokens.
+ * version 1, number of tokens, zeros), then that many little-endian uint16 tokens. Or magic 20240801, version 7 and uint32
+ * tokens, for vocabularies above 65536 (llm.c's format for Llama 3).
  *
  * Legend: B = batch (rows), T = context (tokens), N = tokens of all shards in order (the stream), W = windows of an epoch.
  */
@@ -13,7 +14,7 @@
 #include <stdint.h>
 
 #define BLUTRAIN_ABI_MAJOR 0
-#define BLUTRAIN_ABI_MINOR 1
+#define BLUTRAIN_ABI_MINOR 2
 
 #if defined(_WIN32)
 #define BLUTRAIN_API __declspec(dllexport)
@@ -36,6 +37,8 @@ enum {
 
 #define BLUTRAIN_SHARD_MAGIC 20240520
 #define BLUTRAIN_SHARD_VERSION 1
+#define BLUTRAIN_SHARD_MAGIC_32 20240801
+#define BLUTRAIN_SHARD_VERSION_32 7
 #define BLUTRAIN_SHARD_HEADER_BYTES 1024
 #define BLUTRAIN_IGNORED_TARGET (-100)
 
@@ -44,6 +47,8 @@ BLUTRAIN_API const char* blutrain_last_error(void); /* of this thread's last fai
 
 /* Checks one shard's header against its size and returns its number of tokens. Reads no token. */
 BLUTRAIN_API int32_t blutrain_shard_num_tokens(const char* path, int64_t* out_num_tokens);
+/* Likewise; the bytes of one token, 2 or 4. */
+BLUTRAIN_API int32_t blutrain_shard_token_bytes(const char* path, int64_t* out_token_bytes);
 
 typedef struct blutrain_loader blutrain_loader; /* opaque */
 

@@ -56,6 +56,7 @@ _int64_pointer = ctypes.POINTER(ctypes.c_int64)
 
 last_error = _declare("blutrain_last_error", ctypes.c_char_p)
 shard_num_tokens = _declare("blutrain_shard_num_tokens", ctypes.c_int32, ctypes.c_char_p, _int64_pointer)
+shard_token_bytes = _declare("blutrain_shard_token_bytes", ctypes.c_int32, ctypes.c_char_p, _int64_pointer)
 loader_create = _declare(
     "blutrain_loader_create",
     ctypes.c_int32,

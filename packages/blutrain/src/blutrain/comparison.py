@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from blutrain.arguments import checked
 from blutrain.config_io import load_config
 from blutrain.console import format_duration
 from blutrain.errors import BlutrainError
@@ -70,6 +71,7 @@ class RunCurves:
         }
 
 
+@checked("plot")
 def compare(
     runs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str], report: Callable[[str], None] | None = None
 ) -> list[RunCurves]:

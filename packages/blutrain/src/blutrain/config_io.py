@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 import tomli_w
 
+from blutrain.arguments import checked
 from blutrain.config import Config
 from blutrain.data.tokenizer import is_path
 from blutrain.errors import ConfigError, ConfigFileError, ConfigFileNotFoundError, InvalidInputError, Problem
@@ -28,6 +29,7 @@ def known_keys() -> list[str]:
     return list(_KEYS)
 
 
+@checked("config")
 def load_config(
     path: str | Path | None = None,
     *,
@@ -37,8 +39,8 @@ def load_config(
 ) -> Config:
     """Build a configuration: defaults, then the preset, then the file, then the settings; the later wins.
 
-    A file may name a preset itself with a top-level ``preset = "NAME"``. Impossible values are not looked for here:
-    see ``validation.check_config``.
+    A file may name a preset itself with a top-level ``preset = "NAME"``. Impossible values are no error here: see
+    ``validation.check_config``. Where there is an error, it names them too.
 
     Args:
         path: TOML file.
@@ -78,8 +80,18 @@ def load_config(
             problems.append(Problem("preset", message))
     config = _replace(start, values, problems)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems + _impossible(config, values, problems))
     return config
+
+
+def _impossible(config: Config, given: Mapping[str, Any], problems: Iterable[Problem]) -> list[Problem]:
+    """The impossible values beside those that were not understood, so that one error names them all."""
+    from blutrain.validation import problems_beside
+
+    not_understood = keys_of(problems)
+    if "preset" in not_understood:  # what it would have set is not known
+        not_understood |= _KEYS.keys() - given.keys()
+    return problems_beside(config, not_understood)
 
 
 def config_from_dict(tree: Mapping[str, Any]) -> Config:
@@ -101,6 +113,37 @@ def config_from_dict(tree: Mapping[str, Any]) -> Config:
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def with_readable_values(config: Config) -> tuple[Config, list[Problem]]:
+    """A configuration that Python code made, with defaults for values that no file could hold.
+
+    Args:
+        config: its values may be of any type.
+
+    Returns:
+        The configuration, and what is wrong with the values that were left out.
+    """
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    for section, kind in _SECTIONS.items():
+        part = getattr(config, section)
+        if isinstance(part, kind):
+            values |= {f"{section}.{key}": _plain(value) for key, value in vars(part).items()}
+        else:
+            problems.append(Problem(section, f"expected a {kind.__name__}, got {type(part).__name__}"))
+    return _replace(Config(), values, problems), problems
+
+
+def _plain(value: Any) -> Any:
+    """A float of NumPy's as Python's, which it is an instance of."""
+    return float(value) if isinstance(value, float) else value
+
+
+def keys_of(problems: Iterable[Problem]) -> set[str]:
+    """The keys that problems are about; one with a whole section is about all of its keys."""
+    named = {problem.key for problem in problems}
+    return named | {key for key in _KEYS if key.partition(".")[0] in named}
 
 
 def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
@@ -184,6 +227,9 @@ def _flatten(tree: Mapping[str, Any], values: dict[str, Any], problems: list[Pro
 
 
 def _apply_setting(setting: str, values: dict[str, Any], problems: list[Problem]) -> None:
+    if not isinstance(setting, str):
+        problems.append(Problem("--set", f"expected key=value, got {setting!r}"))
+        return
     key, equals, text = setting.partition("=")
     key, text = key.strip(), text.strip()
     if not equals or not key:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from blutrain.arguments import checked
 from blutrain.config import Config
 from blutrain.data.dataset import SPLITS, Dataset, open_dataset
 from blutrain.data.loader import Loader
@@ -68,6 +69,7 @@ def evaluation_loader(config: Config, dataset: Dataset, split: str = "val", batc
     )
 
 
+@checked("eval")
 def evaluate(
     run: str | Path,
     *,

@@ -52,15 +52,17 @@ class MemoryEstimate:
     activations: int
     """The arena of the captured step: what forward keeps for backward, the scratch of the head, and in a step of one
     micro-batch the gradients, which take the place of activations that backward has used."""
+    samples: int = 0
+    """Keys and values of the text that a run writes now and then."""
     snapshot: int = 0
     """Copy of weights and moments that a checkpoint is written from behind the loop."""
     process: int = 0
-    """What a process takes besides."""
+    """What a process takes besides, its tokenizer with it."""
 
     @property
     def total(self) -> int:
         """Sum of all parts."""
-        return self.states + self.activations + self.snapshot + self.process
+        return self.states + self.activations + self.samples + self.snapshot + self.process
 
     @property
     def states(self) -> int:
@@ -74,30 +76,40 @@ class MemoryEstimate:
 
     def __str__(self) -> str:
         mebibyte, states = 2**20, self.states
-        snapshot = f"snapshot {self.snapshot / mebibyte:,.0f} MiB, " if self.snapshot else ""
+        parts = {"samples": self.samples, "snapshot": self.snapshot}
+        more = "".join(f"{name} {size / mebibyte:,.0f} MiB, " for name, size in parts.items() if size >= mebibyte)
         return (
             f"{self.total / mebibyte:,.0f} MiB ({self.state_names} {states / mebibyte:,.0f} MiB, "
-            f"activations {self.activations / mebibyte:,.0f} MiB, {snapshot}process {self.process / mebibyte:,.0f} MiB)"
+            f"activations {self.activations / mebibyte:,.0f} MiB, {more}process {self.process / mebibyte:,.0f} MiB)"
         )
 
 
-_CHANNELS_PER_BLOCK = 10
+_KEPT_PER_BLOCK = 10
 """Values per token and channel that a block keeps for backward: queries, keys and values (3), the attention's result,
 two residual sums, the MLP's pre-activation (4). What LayerNorm gives is made anew."""
-_CHANNELS_OUTSIDE = 10
-"""The same outside the blocks, and the gradients that backward holds at once within one."""
-_HEAD_CHUNK_BYTES = 32 * 2**20
-"""Largest piece of the logits that the head holds on a CPU."""
-_HEAD_CHUNK_BYTES_CUDA = 384 * 2**20
-"""Likewise on a GPU."""
-_PROCESS_BYTES = 60 * 2**20
+_STATISTICS_PER_BLOCK = 4
+"""float32 per token that a block's two LayerNorms keep: mean and scale."""
+_GRADIENTS_IN_BLOCK = 5
+"""Values per token and channel that backward holds at once within a block: of the residual stream and of the MLP's
+pre-activation."""
+_HEAD_CHUNK_BYTES = 64 * 2**20
+"""Largest piece of the logits that the head holds on a CPU, where the vocabulary is cut in blocks too."""
+_HEAD_BLOCK = 512
+_HEAD_GROUPS = 16
+_HEAD_CHUNK_BYTES_CUDA = 256 * 2**20
+"""Largest piece of the logits that the head holds on a GPU."""
+_PACKING_BYTES = 2**20
+"""About what the products of the blocks take to pack their operands on a CPU."""
+_PROCESS_BYTES = 50 * 2**20
 """Interpreter and libraries."""
+_TOKENIZER_BYTES = 1024
+"""What a tokenizer takes for each of its ids, in this process and in the library that encodes."""
 _CONTEXT_BYTES = 512 * 2**20
 """What a process takes of a GPU before the first tensor: context, kernels, local memory."""
 
 
 def estimate_memory(config: Config, *, cuda: bool = False) -> MemoryEstimate:
-    """Peak of a training step before anything is allocated. The part of the activations is within a fifth of the arena.
+    """Peak of a training step before anything is allocated. The part of the activations is within a tenth of the arena.
 
     Args:
         config: the run.
@@ -106,24 +118,61 @@ def estimate_memory(config: Config, *, cuda: bool = False) -> MemoryEstimate:
     Returns:
         The parts in bytes.
     """
-    model, tokens = config.model, config.train.micro_batch * config.model.context
-    count, half = num_parameters(model), config.train.precision == "bf16"
-    element = 2 if half else 4
-    per_token = model.channels * (_CHANNELS_PER_BLOCK * model.layers + _CHANNELS_OUTSIDE)
-    rows = model.padded_vocab_size
-    chunk = min(element * rows * tokens, _HEAD_CHUNK_BYTES_CUDA if cuda else _HEAD_CHUNK_BYTES)
-    activations = element * tokens * per_token + 4 * rows * model.channels + chunk
-    gradients = 4 * count
-    if config.accumulation_steps() == 1:
-        # All gradients are there when backward ends; by then the blocks have left nothing else.
-        at_the_end = gradients + element * tokens * model.channels * _CHANNELS_OUTSIDE
-        activations, gradients = max(activations, at_the_end), 0
+    model, half = config.model, config.train.precision == "bf16"
+    count, element = num_parameters(model), 2 if half else 4
+    one_micro_batch = config.accumulation_steps() == 1
+    tokenizer = _TOKENIZER_BYTES * model.vocab_size if config.data.tokenizer != "bytes" else 0
+    keys_and_values = 2 * element * model.layers * model.context * model.channels
     return MemoryEstimate(
         parameters=element * count,
-        gradients=gradients,
+        gradients=0 if one_micro_batch else 4 * count,
         optimizer=(12 if half else 8) * count,
-        activations=activations,
+        activations=_arena_bytes(config, element, one_micro_batch, cuda),
+        samples=keys_and_values if config.train.sample_every else 0,
         # A GPU's state is copied to the host, which is not the memory that is short.
         snapshot=12 * count if config.train.background_checkpoints == "on" and not cuda else 0,
-        process=_CONTEXT_BYTES if cuda else _PROCESS_BYTES,
+        process=_CONTEXT_BYTES if cuda else _PROCESS_BYTES + tokenizer,
     )
+
+
+def _arena_bytes(config: Config, element: int, one_micro_batch: bool, cuda: bool) -> int:
+    """What lives at once where most does: in the head, after it, or at either end of backward."""
+    model, tokens = config.model, config.train.micro_batch * config.model.context
+    stream = element * tokens * model.channels
+    block = _KEPT_PER_BLOCK * stream + 4 * tokens * (_STATISTICS_PER_BLOCK + model.heads)  # and log-sum-exps
+    head_gradient = 4 * model.padded_vocab_size * model.channels
+    kept = model.layers * block + stream + (0 if cuda else _PACKING_BYTES)  # with the sum of the embeddings
+    in_head = kept + 2 * stream + head_gradient + _head_bytes(model, tokens, element, cuda)
+    weights = 4 * 12 * model.channels**2  # gradients of a block's
+    in_backward = kept + _GRADIENTS_IN_BLOCK * stream + head_gradient + weights // 3
+    if not one_micro_batch:  # gradients have a place of their own, which they are added to
+        return max(in_head, in_backward)
+    # They are scaled out of place, and pile up while the blocks give back what they kept.
+    after_head = kept + stream + 2 * head_gradient
+    in_first_block = block + stream + _GRADIENTS_IN_BLOCK * stream + head_gradient + model.layers * weights
+    at_the_end = 4 * num_parameters(model) + 2 * stream
+    return max(in_head, in_backward, after_head, in_first_block, at_the_end)
+
+
+def _head_bytes(model: ModelConfig, tokens: int, element: int, cuda: bool) -> int:
+    """Scratch of the head and the loss: a piece of the logits, and what is summed beside it."""
+    if cuda:
+        columns = _rounded_up(model.padded_vocab_size, 64)
+        fitting = max(_HEAD_CHUNK_BYTES_CUDA // (element * columns) // 128 * 128, 128)
+        rows = min(_rounded_up(-(-tokens // -(-tokens // fitting)), 128), tokens)
+        return element * columns * rows + 8 * tokens
+    rows, channels = model.vocab_size, model.channels
+    chunks = -(-tokens // max(_HEAD_CHUNK_BYTES // 4 // rows, 64))
+    chunk = _rounded_up(-(-tokens // chunks), 16)
+    stride = chunk + 16 if 4 * chunk % 1024 == 0 else chunk
+    blocks = -(-rows // _HEAD_BLOCK)
+    total = 4 * rows * stride + 12 * blocks * stride + 16 * tokens
+    if blocks >= _HEAD_GROUPS:
+        total += 4 * _HEAD_GROUPS * chunk * channels
+    if element == 2:  # it is computed in float32, from copies
+        total += 4 * channels * (2 * tokens + model.padded_vocab_size)
+    return total
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import blutensor as bt
+from blutrain.arguments import checked
 from blutrain.data.tokenizer import Tokenizer
-from blutrain.errors import InvalidInputError, InvalidTypeError
+from blutrain.errors import InvalidInputError
 from blutrain.model import GPT, KVCache
 from blutrain.sampling import Sampler, SamplingOptions
 
@@ -109,6 +109,7 @@ def generate_tokens(
         yield token
 
 
+@checked("generate")
 def generate_text(
     model: GPT,
     tokenizer: Tokenizer,
@@ -136,7 +137,6 @@ def generate_text(
         InvalidTypeError: a value of another type.
         TokenizerError: the prompt can not be encoded.
     """
-    _check_types(prompt, max_new_tokens, options)
     ids = [tokenizer.end_of_text, *(int(token) for token in tokenizer.encode(prompt))]
     new: list[int] = []
     options, decoder = options or SamplingOptions(), decoder or Decoder(model)
@@ -147,17 +147,7 @@ def generate_text(
     return tokenizer.decode([*ids[1:], *new])
 
 
-def _check_types(prompt: object, max_new_tokens: object, options: object) -> None:
-    expected = (
-        ("prompt", prompt, str, "str"),
-        ("max_new_tokens", max_new_tokens, int | np.integer, "int"),
-        ("options", options, SamplingOptions | None, "SamplingOptions"),
-    )
-    for name, value, kinds, wanted in expected:
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise InvalidTypeError(f"[generate] expected {name} of type {wanted}, got {type(value).__name__}")
-
-
+@checked("generate")
 def generate(
     run: str | Path,
     prompt: str = "",
@@ -190,9 +180,6 @@ def generate(
     from blutrain.run_tokenizer import tokenizer_of_run
     from blutrain.weights import load_model
 
-    _check_types(prompt, max_new_tokens, options)
-    if not isinstance(run, str | os.PathLike):
-        raise InvalidTypeError(f"[generate] expected run of type str or Path, got {type(run).__name__}")
     model, config, step = load_model(run, device=device)
     if report is not None:
         report(f"checkpoint of step {step}")

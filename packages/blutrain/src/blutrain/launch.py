@@ -11,18 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import blutensor as bt
+from blutrain.arguments import checked
+from blutrain.checkpoint import CheckpointError
 from blutrain.config import Config
 from blutrain.config_io import config_to_dict, config_to_toml, load_config, with_absolute_paths
 from blutrain.console import Reporter, SilentReporter
 from blutrain.data.dataset import Dataset
 from blutrain.data.tokenizer import Tokenizer
+from blutrain.data.verification import verify_shards
 from blutrain.devices import resolve_device
 from blutrain.errors import ConfigFileNotFoundError, InvalidInputError, TokenizerError
 from blutrain.flops import MemoryEstimate
 from blutrain.loggers import RunLogger, make_loggers
 from blutrain.memory import check_memory
+from blutrain.metrics import RunFolderError
 from blutrain.overview import configuration, facts, outcome_rows, plan
 from blutrain.recorder import Recorder
+from blutrain.rescue import rescue
 from blutrain.run_folder import NothingToResumeError, RunFolder, RunPaths
 from blutrain.run_tokenizer import keep_tokenizer
 from blutrain.trainer import Trainer, TrainResult
@@ -85,6 +90,7 @@ def open_run(
         NotEnoughMemoryError: the model does not fit; nothing was allocated.
         NothingToResumeError: the run had checkpoints, and none is left that is good.
         ConfigError: the run to continue is of another model or further than ``train.steps``.
+        RunFolderLostError: the folder was deleted or moved meanwhile; what can be saved is, and the message says where.
     """
     if resume and overwrite:
         raise InvalidInputError("[train] expected --resume or --overwrite, got both")
@@ -92,6 +98,7 @@ def open_run(
     dataset = open_checked(config)
     device = resolve_device(config)
     estimate = check_memory(config, device)
+    verify_shards(dataset, reporter.line)
     name = config.run.folder
     taken = RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite)
     # Runs in other threads of the process draw from theirs.
@@ -114,6 +121,12 @@ def open_run(
         try:
             recorder.begin()
             yield trainer
+        except (RunFolderError, CheckpointError) as error:
+            told = rescue(error, trainer, folder, reporter)
+            ending.failed(told)
+            if told is error:
+                raise
+            raise told from error
         except BaseException as error:
             ending.failed(error)
             raise
@@ -176,6 +189,7 @@ def _has_checkpoint(folder: RunFolder, trainer: Trainer) -> None:
     folder.settle()  # what this run replaces is no longer needed
 
 
+@checked("train")
 def train(
     config: Config, *, resume: bool = False, overwrite: bool = False, reporter: Reporter | None = None
 ) -> TrainResult:

@@ -11,8 +11,8 @@ from blutrain.errors import NotEnoughMemoryError
 from blutrain.flops import MemoryEstimate, estimate_memory
 
 _GIB = 2**30
-_CERTAIN = 0.8
-"""Share of the estimate of the activations that a run takes for certain; the estimate is within a fifth."""
+_CERTAIN = 0.9
+"""Share of the estimate of the activations that a run takes for certain; the estimate is within a tenth."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

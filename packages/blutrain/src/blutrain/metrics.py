@@ -24,6 +24,7 @@ from blutrain.errors import BlutrainError
 
 Event = dict[str, Any]
 
+_READ_AND_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -51,6 +52,19 @@ class RunFolderAccessError(RunFolderError, OSError):
         self.errno = cause.errno
 
 
+class RunFolderLostError(RunFolderError, FileNotFoundError):
+    """The folder was deleted, moved or replaced while a run trained in it.
+
+    Attributes:
+        now: where the folder lies now; None when it was deleted.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], now: Path | None, kept: str = "") -> None:
+        self.now = now
+        what = "deleted or replaced" if now is None else f"moved to {now}"
+        super().__init__(path, f"expected it to stay while a run trains in it, got it {what}{kept}")
+
+
 class LineFile:
     """A file of JSON lines that only grows. Nothing is buffered in this process.
 
@@ -74,7 +88,7 @@ class LineFile:
         """Appends text as it is; returns the offsets of its first byte and of the one past its last."""
         try:
             if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                self._descriptor = os.open(self._path, _READ_AND_APPEND, 0o666)
             data = memoryview(text.encode(errors="replace"))
             length = data.nbytes
             while data.nbytes:
@@ -91,6 +105,32 @@ class LineFile:
                 os.fsync(self._descriptor)
             except OSError as cause:
                 raise RunFolderAccessError(self._path, cause) from cause
+
+    def keep(self, path: str | os.PathLike[str] | None = None) -> bool:
+        """Puts the file back with all its lines when it was deleted since the first was appended.
+
+        A file that somebody put in its place stays, and grows from now on.
+
+        Args:
+            path: where the file is to be from now on, when its folder is another now.
+
+        Returns:
+            Whether it had been deleted.
+
+        Raises:
+            RunFolderAccessError: it cannot be put back.
+        """
+        self._path = self._path if path is None else Path(path)
+        if self._descriptor is None or os.fstat(self._descriptor).st_nlink:
+            return False
+        try:
+            if not self._path.exists():
+                content = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+                write_small_file(OsFiles(), self._path, content)
+        except OSError as cause:
+            raise RunFolderAccessError(self._path, cause) from cause
+        self.close()
+        return True
 
     def close(self) -> None:
         """Closes the file; appending opens it again."""

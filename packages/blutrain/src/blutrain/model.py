@@ -15,8 +15,10 @@ from typing import Any
 import blutensor as bt
 from blutensor import nn
 from blutensor.nn import functional as F
-from blutrain.config import ModelConfig
-from blutrain.errors import InvalidInputError
+from blutrain.arguments import checked
+from blutrain.config import Config, ModelConfig
+from blutrain.errors import ConfigError, InvalidInputError
+from blutrain.validation import find_problems
 
 INIT_STD = 0.02
 """Standard deviation of the initial weights; residual projections have it divided by sqrt(2 L)."""
@@ -127,12 +129,17 @@ class GPT(nn.Module):
 
     Args:
         config: shape of the model. Initial values are drawn from blutensor's default generator.
+
+    Raises:
+        ConfigError: an impossible shape, with all that is wrong about it.
     """
 
+    @checked("GPT")
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        if config.channels % config.heads:
-            raise InvalidInputError(f"[GPT] expected heads that divide {config.channels} channels, got {config.heads}")
+        problems = [p for p in find_problems(Config(model=config)) if p.key.partition(".")[0] == "model"]
+        if problems:
+            raise ConfigError(problems)
         self.config = config
         self.wte = nn.Embedding(config.padded_vocab_size, config.channels)
         self.wpe = nn.Embedding(config.context, config.channels)
@@ -168,8 +175,11 @@ class GPT(nn.Module):
             [B, T, C] after the last LayerNorm.
 
         Raises:
-            InvalidInputError: the sequence is longer than the context.
+            InvalidInputError: no tensor [B, T], or longer than the context.
         """
+        if not isinstance(tokens, bt.Tensor) or tokens.ndim != 2:
+            found = tokens.shape if isinstance(tokens, bt.Tensor) else type(tokens).__name__
+            raise InvalidInputError(f"[GPT] expected tokens as a tensor of integers [B, T], got {found}")
         length = tokens.shape[1]
         if length > self.config.context:
             message = f"[GPT] expected at most {self.config.context} tokens (model.context), got {length}"

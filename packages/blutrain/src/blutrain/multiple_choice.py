@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import blutensor as bt
 from blutensor.nn import functional as F
+from blutrain.arguments import checked
 from blutrain.data.text import half_of_a_pair
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.errors import BlutrainError, DataAccessError, DataError, InvalidInputError
@@ -130,6 +131,7 @@ def score_endings(
     return EndingScores(losses, counts, sum(row.truncated for row in rows))
 
 
+@checked("eval")
 def evaluate_choices(
     run: str | Path,
     path: str | Path,

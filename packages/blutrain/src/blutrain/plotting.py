@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from blutrain.arguments import checked
 from blutrain.checkpoint.files import OsFiles, write_small_file
 from blutrain.comparison import AXES, Curve, RunCurves, compare, folder_of
 from blutrain.errors import InvalidInputError
@@ -27,6 +28,7 @@ _FORMATS = (".png", ".svg")
 _LABELS = {"step": "step", "tokens": "tokens", "time": "time (minutes)"}
 
 
+@checked("plot")
 def plot(
     runs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,

@@ -122,6 +122,22 @@ class Recorder:
         self._samples.sync()
         self._metrics.sync()
 
+    def check(self) -> None:
+        """Looks whether the run folder and what is written to it are still there; deleted files are put back.
+
+        Raises:
+            RunFolderLostError: the folder was deleted, moved or replaced.
+            RunFolderAccessError: a file was deleted and cannot be put back.
+        """
+        self._paths.check()
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Puts deleted files back, where the folder lies now, and tells of it."""
+        for file, path in ((self._metrics, self._paths.metrics), (self._samples, self._paths.samples)):
+            if file.keep(path) and self._warn is not None:
+                self._warn(f"warning: {path} was deleted while the run wrote to it, and was put back")
+
     def close(self, status: str = "finished") -> None:
         """Closes files and loggers; the next event opens them again.
 

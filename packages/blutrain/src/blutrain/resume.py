@@ -22,8 +22,6 @@ _FREE = (
     "run.loggers", "run.project",
 )  # fmt: skip
 """What changes no loss."""
-_VERIFY_TOKENS = 2**29
-"""Shards of up to this many tokens (1 GiB) are compared with the digests of their manifest, which reads them all."""
 
 
 def check_resume(config: Config, dataset: Dataset, meta: Mapping[str, Any]) -> list[str]:
@@ -88,5 +86,3 @@ def _check_data(dataset: Dataset, expected: Any, step: int) -> None:
     if isinstance(expected, str) and found is not None and found != expected:
         message = f"[data] expected the training data of the checkpoint of step {step} (digest {expected[:12]}), got"
         raise DataError(f"{message} other data in {dataset.path} ({found[:12]}): set data.path, or another run.folder")
-    if dataset.manifest is not None and sum(dataset.tokens.values()) <= _VERIFY_TOKENS:
-        dataset.verify()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from typing import Any
 from blutrain.checkpoint.files import OsFiles, write_small_file
 from blutrain.data.dataset import TOKENIZER_FOLDER
 from blutrain.data.tokenizer import TOKENIZER_FILES
-from blutrain.metrics import LineFile, RunFolderAccessError, RunFolderError, read_metrics
+from blutrain.metrics import LineFile, RunFolderAccessError, RunFolderError, RunFolderLostError, read_metrics
 
 _CHECKPOINT = re.compile(r"step-[0-9]+\.safetensors")
 _CHECKPOINT_FILE = re.compile(r"step-[0-9]+\.safetensors(\.tmp|\.damaged)?|latest(\.tmp)?")
@@ -67,6 +68,9 @@ class RunPaths:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._name(path)
+
+    def _name(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.config = self.path / "config.toml"
         self.metrics = self.path / "metrics.jsonl"
@@ -78,6 +82,9 @@ class RunPaths:
         self.tokenizer = self.path / TOKENIZER_FOLDER
         self.checkpoints = self.path / "checkpoints"
         self.lock = self.path / "run.lock"
+
+    def check(self) -> None:
+        """Nothing: only a `RunFolder` has to stay where it is."""
 
     def holds_run(self) -> bool:
         """Whether training has left something here that starting anew would destroy."""
@@ -113,7 +120,9 @@ class RunFolder(RunPaths):
         super().__init__(path)
         with _access_errors(self.path):
             OsFiles().make_folder(self.path)
-        self._lock: int | None = _acquire(self.lock)
+        self._lock: int | None = None
+        self._folder: int | None = None
+        self._hold()
         self._log = LineFile(self.log)
         try:
             self.settle()
@@ -179,6 +188,41 @@ class RunFolder(RunPaths):
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         self._log.append({"time": now, "level": level, "event": event, **fields})
 
+    def check(self) -> None:
+        """Looks whether the folder is still there.
+
+        Raises:
+            RunFolderLostError: it was deleted, moved or replaced by another.
+            RunFolderAccessError: it cannot be looked at.
+        """
+        assert self._folder is not None
+        if not _is(self.path, self._folder):
+            now = Path(os.readlink(f"/proc/self/fd/{self._folder}"))
+            raise RunFolderLostError(self.path, now if _is(now, self._folder) else None)
+
+    def follow(self, now: Path | None) -> None:
+        """After `RunFolderLostError`: the folder goes on at another place, and its log with it.
+
+        Args:
+            now: where it was moved to; None makes it anew, at its old place, or beside it where another one is.
+
+        Raises:
+            RunFolderAccessError: it may not be made.
+            RunFolderLockedError: another process trains in it.
+        """
+        if now is None:
+            taken = itertools.count(1)
+            now = self.path
+            while RunPaths(now).lock.exists():
+                now = self.path.with_name(f"{self.path.name}.saved-{next(taken)}")
+            with _access_errors(now):
+                OsFiles().make_folder(now)
+            self._let_go()
+            self._name(now)
+            self._hold()
+        self._name(now)
+        self._log.keep(self.log)
+
     def settle(self) -> None:
         """Removes the run that was set aside when the new one has a checkpoint, and puts it back otherwise.
 
@@ -206,9 +250,7 @@ class RunFolder(RunPaths):
     def close(self) -> None:
         """Lets other processes train here."""
         self._log.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._let_go()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -223,6 +265,17 @@ class RunFolder(RunPaths):
                 raise  # what happened before is more important; the next process that opens the folder tries again
         finally:
             self.close()
+
+    def _hold(self) -> None:
+        self._lock = _acquire(self.lock)
+        with _access_errors(self.path):
+            self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _let_go(self) -> None:
+        for descriptor in (self._lock, self._folder):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._lock = self._folder = None
 
     def _set_aside(self) -> None:
         found = [path for path in self._files_of_run() if path.exists()]
@@ -255,6 +308,16 @@ def _files_in(folder: Path) -> list[Path]:
         return []
     except OSError as cause:
         raise RunFolderAccessError(folder, cause) from cause
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether a folder's path leads to what a descriptor holds."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as cause:
+        raise RunFolderAccessError(path, cause) from cause
 
 
 def _acquire(path: Path) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blutrain.errors import InvalidInputError, InvalidTypeError, NonFiniteLogitsError
+from blutrain.arguments import check_fields
+from blutrain.errors import InvalidInputError, NonFiniteLogitsError
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,7 @@ class SamplingOptions:
     """Of the choices."""
 
     def __post_init__(self) -> None:
-        for name, kinds in (("temperature", Real), ("top_k", Integral), ("top_p", Real), ("seed", Integral)):
-            value = getattr(self, name)
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                wanted = "int" if kinds is Integral else "float"
-                raise InvalidTypeError(f"[generate] expected {name} of type {wanted}, got {type(value).__name__}")
+        check_fields("generate", self)
         problems = []
         if not 0 <= self.temperature < float("inf"):
             problems.append(f"expected a finite temperature of at least 0, got {self.temperature}")

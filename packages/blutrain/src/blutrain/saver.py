@@ -52,6 +52,11 @@ class Saver:
                 begin += value.size
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def newest(self) -> Path | None:
         """The newest checkpoint that is complete; None before the first."""
         return self._newest

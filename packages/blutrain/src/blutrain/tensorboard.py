@@ -11,6 +11,7 @@ them here costs less than a dependency: the usual writers start a thread and a q
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -48,7 +49,7 @@ class EventWriter:
         """Appends one point per tag, such as ``train/loss``.
 
         Raises:
-            RunFolderAccessError: the disk is full.
+            RunFolderAccessError: the disk is full, or the file was deleted.
         """
         self._append(_event(step, values=values))
 
@@ -64,6 +65,8 @@ class EventWriter:
         try:
             while data.nbytes:
                 data = data[os.write(self._descriptor, data) :]
+            if not os.fstat(self._descriptor).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "the file was deleted")
         except OSError as cause:
             raise RunFolderAccessError(self._path, cause) from cause
 

@@ -38,6 +38,7 @@ from blutrain.overview import Outcome, Tally, known_mfu
 from blutrain.programs import Evaluation, TrainingStep
 from blutrain.recorder import Recorder
 from blutrain.resume import check_resume
+from blutrain.run_folder import RunPaths
 from blutrain.sampling import SamplingOptions
 from blutrain.saver import Saver
 from blutrain.schedule import learning_rates
@@ -229,6 +230,7 @@ class Trainer:
             NonFiniteError: ``train.max_skipped_steps`` steps in a row were skipped; the newest checkpoint is intact.
             ShardError: tokens beyond the vocabulary.
             CheckpointError: a checkpoint can not be written; those before are intact.
+            RunFolderError: metrics or samples can not be written, or the run folder is gone; see `rescue`.
         """
         steps = self.config.train.steps
         self._begin = time.perf_counter() - self.progress.seconds
@@ -238,11 +240,12 @@ class Trainer:
                 while self.progress.step < steps and stop.requested is None:
                     self._advance(self._chunk())
                     self._events()
-                if self.progress.step and self._saved_step != self.progress.step:
+                if self.progress.step and not self._is_saved():
                     self.save()
             finally:
                 self.reporter.stop()
                 self.saver.wait()
+            self.recorder.check()
         speed = self.tally.tokens_per_second
         return TrainResult(
             Path(self.config.run.folder),
@@ -256,6 +259,11 @@ class Trainer:
             known_mfu(self.config, speed, self.device),
             self.device.peak_memory_mib(),
         )
+
+    def _is_saved(self) -> bool:
+        """Whether the state as it is has a checkpoint, which nobody has deleted, or will have when its save ends."""
+        path = self.saver.newest
+        return self._saved_step == self.progress.step and (path is None or self.saver.is_busy or path.is_file())
 
     def _chunk(self) -> int:
         """Steps until the next event, or fewer so that a person sees something move."""
@@ -296,10 +304,11 @@ class Trainer:
         losses = [float(loss) for loss, _ in metrics]
         self.tally.add_steps(self.progress.step + len(losses), losses, batch * len(losses), seconds, captured=captured)
         mfu = model_flop_utilisation(config, tokens_per_second, self.device.peak_tflops())
+        state = self.progress
+        events: list[dict[str, Any]] = []
         for left, ((loss, grad_norm), rate) in zip(  # fewer steps than rates when interrupted
             reversed(range(len(metrics))), zip(metrics, rates, strict=False), strict=True
         ):
-            state = self.progress
             state.step += 1
             state.tokens_seen += batch
             state.seconds = now - left * seconds / len(metrics)
@@ -308,20 +317,18 @@ class Trainer:
             state.skipped_steps += skipped
             state.skipped_in_row = state.skipped_in_row + 1 if skipped else 0
             if state.step % config.train.log_every == 0 or state.step == config.train.steps or skipped:
-                self.recorder.train(
-                    step=state.step,
-                    loss=float(loss),
-                    lr=float(rate),
-                    grad_norm=float(grad_norm),
-                    tokens_per_second=tokens_per_second,
-                    mfu=mfu,
-                    memory_mib=self.device.peak_memory_mib(),
-                    tokens_seen=state.tokens_seen,
-                    seconds=round(state.seconds, 6),
-                    skipped=skipped,
-                )
+                event: dict[str, Any] = {"step": state.step, "loss": float(loss), "lr": float(rate)}
+                event |= {"grad_norm": float(grad_norm), "tokens_seen": state.tokens_seen, "skipped": skipped}
+                events.append(event | {"seconds": round(state.seconds, 6)})
             if state.skipped_in_row >= config.train.max_skipped_steps:
-                self._stop_non_finite(float(loss), float(grad_norm))
+                break
+        same: dict[str, Any] = {"tokens_per_second": tokens_per_second, "mfu": mfu}
+        same["memory_mib"] = self.device.peak_memory_mib()
+        for event in events:  # a full disk finds the progress complete
+            self.recorder.train(**event, **same)
+        self.recorder.check()
+        if state.skipped_in_row >= config.train.max_skipped_steps:
+            self._stop_non_finite(float(loss), float(grad_norm))
         seconds_left = (config.train.steps - self.progress.step) * seconds / len(metrics)
         self.reporter.progress(self.progress.step, self.progress.loss, tokens_per_second, seconds_left)
 
@@ -388,6 +395,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Write a checkpoint, or begin to; the file is complete when the run ends."""
+        self.recorder.check()
         self.recorder.flush()
         position = self.loader.position()
         meta = {
@@ -405,6 +413,12 @@ class Trainer:
             told, self.first_checkpoint = self.first_checkpoint, None
             told()
         return path
+
+    def save_to(self, folder: RunPaths) -> Path:
+        """Write a checkpoint at once, into a run folder that takes the place of the one before."""
+        self.store = CheckpointStore(folder.checkpoints, keep=None, report=self.reporter.warning)
+        self.saver = Saver(self.store)
+        return self.save()
 
     def outcome(self, status: str, why: str = "") -> Outcome:
         """How this process's part of the run ended.

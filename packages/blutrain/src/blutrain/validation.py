@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 from blutrain.config import Config
+from blutrain.config_io import keys_of, with_readable_values
+from blutrain.data.tokenizer import MAX_VOCAB
 from blutrain.errors import ConfigError, DataError, Problem, TokenizerError
 from blutrain.loggers import logger_problems
 from blutrain.schedule import SCHEDULE_KINDS
@@ -35,7 +38,6 @@ _NOT_NEGATIVE = (
 _CUDA_INDEX = re.compile(r"cuda:[0-9]{1,3}")
 _MAX_COUNT = 2**31 - 1
 _COUNTS = tuple(key for key in (*_POSITIVE, *_NOT_NEGATIVE) if key not in ("train.seed", "train.global_batch_tokens"))
-_MAX_VOCAB = 65536  # shards hold uint16
 _MAX_SEED = 2**63 - 1  # checkpoints and TOML hold int64
 
 
@@ -69,6 +71,9 @@ def open_checked(config: Config) -> Dataset:
     """
     from blutrain.data.dataset import open_dataset
 
+    readable, of_types = with_readable_values(config)
+    if of_types:
+        raise ConfigError([*of_types, *problems_beside(readable, keys_of(of_types))])
     try:
         dataset = open_dataset(config.data.path)
     except DataError as error:
@@ -80,23 +85,48 @@ def open_checked(config: Config) -> Dataset:
     return dataset
 
 
-def find_problems(config: Config, dataset: Dataset | None = None) -> list[Problem]:
+def problems_beside(config: Config, not_understood: Set[str]) -> list[Problem]:
+    """What is impossible about a configuration beside values that could not even be read.
+
+    Args:
+        config: with defaults in the place of those values.
+        not_understood: their keys; nothing is said about them, nor about what depends on them.
+
+    Returns:
+        The problems, those with the data among them where a data set is named.
+    """
+    from blutrain.data.dataset import open_dataset
+
+    named = config.data.path and "data.path" not in not_understood
+    try:
+        dataset = open_dataset(config.data.path) if named else None
+    except DataError as error:
+        return [*find_problems(config, None, not_understood), Problem("data.path", str(error))]
+    return find_problems(config, dataset, not_understood)
+
+
+def find_problems(
+    config: Config, dataset: Dataset | None = None, not_understood: Set[str] = frozenset()
+) -> list[Problem]:
     """Everything that is impossible about a configuration, in the order of the tree.
 
     Args:
         config: what to check.
         dataset: the opened data set, or None to leave out what depends on data.
+        not_understood: keys to say nothing about.
 
     Returns:
         The problems; empty when the configuration can run.
     """
+    config, of_types = with_readable_values(config)
+    silent = not_understood | keys_of(of_types)
     problems = _ranges(config)
-    bad = {problem.key for problem in problems}
+    bad = silent | {problem.key for problem in problems}
     problems += _choices(config)
     problems += _relations(config, bad)
     if dataset is not None:
         problems += _against_data(config, dataset)
-    return problems
+    return [*of_types, *(problem for problem in problems if problem.key not in silent)]
 
 
 def _get(config: Config, key: str) -> Any:
@@ -131,9 +161,8 @@ def _ranges(config: Config) -> list[Problem]:
         problems.append(Problem("train.threads", f"expected at most {most} threads, got {config.train.threads}"))
     if config.train.seed > _MAX_SEED:
         problems.append(Problem("train.seed", f"expected at most {_MAX_SEED}, got {config.train.seed}"))
-    if _MAX_VOCAB < config.model.vocab_size <= _MAX_COUNT:
-        found = config.model.vocab_size
-        problems.append(Problem("model.vocab_size", f"expected at most {_MAX_VOCAB} (shards hold uint16), got {found}"))
+    if MAX_VOCAB < config.model.vocab_size <= _MAX_COUNT:
+        problems.append(Problem("model.vocab_size", f"expected at most {MAX_VOCAB}, got {config.model.vocab_size}"))
     return problems
 
 
@@ -169,7 +198,7 @@ def _choices(config: Config) -> list[Problem]:
     return problems
 
 
-def _relations(config: Config, bad: set[str]) -> list[Problem]:
+def _relations(config: Config, bad: Set[str]) -> list[Problem]:
     """Problems between values; those that are wrong by themselves are left out."""
     problems = []
     model, train = config.model, config.train

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import blutensor as bt
+from blutrain.arguments import checked
 from blutrain.checkpoint import CheckpointFormatError, CheckpointNotFoundError, CheckpointStore
 from blutrain.config import Config
 from blutrain.config_io import config_from_dict
@@ -112,6 +113,7 @@ def restore_model(path: Path, arrays: Mapping[str, NDArray[Any]], model: Any) ->
     _load(model, found)
 
 
+@checked("checkpoint")
 def load_model(run: str | Path, *, device: str = "cpu") -> tuple[GPT, Config, int]:
     """A model with the weights of a checkpoint, in float32.
 

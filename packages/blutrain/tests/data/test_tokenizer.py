@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vocabulary import write_vocabulary
 
-from blutrain.data import ByteTokenizer, get_tokenizer
+from blutrain.data import ByteTokenizer, Loader, ShardWriter, get_tokenizer, open_dataset, prepare, read_shard
 from blutrain.data import tokenizer_bpe as bpe
 from blutrain.data.text import cut_text, find_cut
 from blutrain.data.tokenizer_file import load_tokenizer_json, save_tokenizer_json
-from blutrain.errors import TokenizerError
+from blutrain.errors import DataError, InvalidInputError, ShardError, TokenizerError
 
 TEXTS = [
     "",
@@ -187,7 +187,7 @@ def test_a_million_spaces_are_cut(small: Path) -> None:
         ({"h": "x"}, "an id of at least 0"),
         ({"h": True}, "an id of at least 0"),
         ({"h": 1}, "a different id"),
-        ({"new": 65536}, "at most 65536 ids"),
+        ({"new": 2**24}, "at most 16777216 ids"),
         ({"Ŀ世": 300}, "bytes written as GPT-2 does"),
         ({"<|endoftext|>": None}, "an id of at least 0"),
     ],
@@ -314,9 +314,58 @@ def test_text_without_tokens_is_an_error(tmp_path: Path) -> None:
 
 
 def test_too_many_ids(tmp_path: Path) -> None:
-    folder = word_level(tmp_path / "a", ["</s>", *(f"w{index}" for index in range(65600))])
-    with pytest.raises(TokenizerError, match=r"at most 65536 ids .* got 65606"):
-        get_tokenizer(folder)
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    vocab = {"</s>": 0, "far": 2**24}
+    engine = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="</s>"))
+    (tmp_path / "tokenizer.json").write_text(engine.to_str())
+    with pytest.raises(TokenizerError, match=r"at most 16777216 ids, got 16777217 in"):
+        get_tokenizer(tmp_path)
+
+
+def test_many_ids_are_uint32(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    words = {word: index for index, word in enumerate(["</s>", *(f"w{index}" for index in range(65600))])}
+    engine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="</s>"))
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    (tmp_path / "tokenizer.json").write_text(engine.to_str())
+    tokenizer = get_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == 65601
+    for tokens in (tokenizer.encode("w65599 w0"), tokenizer.encode_batch(["w65599 w0"])[0]):
+        assert tokens.dtype == np.uint32
+        assert tokens.tolist() == [65600, 1]
+    # Text to shards to batches.
+    (tmp_path / "text").write_text(" ".join(f"w{65599 - index % 300}" for index in range(2000)))
+    dataset = prepare(tmp_path / "text", tmp_path / "data", tokenizer=tmp_path, val_fraction=0.1)
+    assert dataset.manifest is not None
+    assert dataset.manifest["dtype"] == "uint32"
+    (shard,) = dataset.paths("train")
+    assert np.fromfile(shard, "<i4", 3).tolist() == [20240801, 7, dataset.tokens["train"]]
+    stored = read_shard(shard)
+    assert stored.dtype == np.uint32
+    assert stored[:4].tolist() == [tokenizer.end_of_text, 65600, 65599, 65598]
+    loader = Loader([shard], 1, 3, vocab_size=65601, shuffle=False)
+    batch, targets = loader.next_batch()
+    assert batch.tolist() == [stored[:3].tolist()]
+    assert targets.tolist() == [stored[1:4].tolist()]
+    with pytest.raises(ShardError, match="expected tokens below the vocabulary of 65600, got 65600 at position 1"):
+        Loader([shard], 1, 3, vocab_size=65600, shuffle=False).next_batch()
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    for dtype, error in (("uint16", "expected uint16 tokens as .* says, got uint32"), ("int8", "dtype 'int8'")):
+        (tmp_path / "data" / "manifest.json").write_text(json.dumps({**manifest, "dtype": dtype}))
+        with pytest.raises(DataError, match=error):
+            open_dataset(tmp_path / "data")
+
+
+def test_a_writer_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path, "train", 9) as writer, pytest.raises(InvalidInputError, match="fit uint16, got 65536"):
+        writer.append(np.array([1, 65536]))
+    with ShardWriter(tmp_path, "val", 9, dtype=np.uint32) as writer:
+        with pytest.raises(InvalidInputError, match="fit uint32, got -1"):
+            writer.append(np.array([1, -1]))
+        writer.append(np.array([1, 65536]))
+    assert read_shard(tmp_path / "val_000000.bin").tolist() == [1, 65536]
+    with pytest.raises(InvalidInputError, match="expected tokens as uint16 or uint32, got int64"):
+        ShardWriter(tmp_path, "train", 9, dtype=np.int64)
 
 
 # ---- cutting text ------------------------------------------------------------------------------------------------

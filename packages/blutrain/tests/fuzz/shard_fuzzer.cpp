@@ -86,7 +86,7 @@ bool is_documented(int32_t status) {
 }
 
 /// Every row is a window of the stream, its targets one token further on, and what is past the end is marked so.
-void check_row(const std::vector<uint16_t>& stream, const int32_t* tokens, const int32_t* targets, int64_t context) {
+void check_row(const std::vector<uint32_t>& stream, const int32_t* tokens, const int32_t* targets, int64_t context) {
   int64_t valid = 0;
   while (valid < context && targets[valid] != BLUTRAIN_IGNORED_TARGET) ++valid;
   for (int64_t i = valid; i < context; ++i) CHECK(tokens[i] == 0 && targets[i] == BLUTRAIN_IGNORED_TARGET);
@@ -94,7 +94,8 @@ void check_row(const std::vector<uint16_t>& stream, const int32_t* tokens, const
   const auto begins_at = [&](size_t at) {
     for (int64_t i = 0; i < valid; ++i) {
       const size_t place = at + static_cast<size_t>(i);
-      if (stream[place] != tokens[i] || stream[place + 1] != targets[i]) return false;
+      if (static_cast<int64_t>(stream[place]) != tokens[i] || static_cast<int64_t>(stream[place + 1]) != targets[i])
+        return false;
     }
     return true;
   };
@@ -104,7 +105,7 @@ void check_row(const std::vector<uint16_t>& stream, const int32_t* tokens, const
 }
 
 void read_batches(blutrain_loader* loader, const blutrain_loader_options& options,
-                  const std::vector<uint16_t>& stream) {
+                  const std::vector<uint32_t>& stream) {
   if (options.batch > static_cast<int64_t>(kMaxSlot) / options.context) return;
   const auto elements = static_cast<size_t>(options.batch * options.context);
   // Apart and of the exact size, so that AddressSanitizer sees a write past the end.
@@ -127,7 +128,7 @@ void read_batches(blutrain_loader* loader, const blutrain_loader_options& option
 }
 
 void use_loader(blutrain_loader* loader, const Recipe& recipe, const blutrain_loader_options& options,
-                const std::vector<uint16_t>& stream) {
+                const std::vector<uint32_t>& stream) {
   read_batches(loader, options, stream);
   int64_t state[BLUTRAIN_LOADER_STATE_SIZE];
   CHECK(blutrain_loader_get_state(loader, state, BLUTRAIN_LOADER_STATE_SIZE) == BLUTRAIN_OK);
@@ -157,7 +158,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if ((recipe.flags & kAddedTail) != 0) contents.back().push_back(7);
 
   std::list<MemoryFile> files;
-  std::vector<uint16_t> stream;
+  std::vector<uint32_t> stream;
   std::vector<const char*> paths;
   for (const std::vector<uint8_t>& bytes : contents) {
     const MemoryFile& file = files.emplace_back(bytes);
@@ -169,10 +170,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       CHECK(blutrain_last_error()[0] == '[');
       continue;
     }
-    CHECK(num_tokens > 0 && bytes.size() == BLUTRAIN_SHARD_HEADER_BYTES + 2 * static_cast<size_t>(num_tokens));
-    const size_t begin = stream.size();
-    stream.resize(begin + static_cast<size_t>(num_tokens));
-    std::memcpy(stream.data() + begin, bytes.data() + BLUTRAIN_SHARD_HEADER_BYTES, 2 * static_cast<size_t>(num_tokens));
+    int64_t token_bytes = 0;
+    CHECK(blutrain_shard_token_bytes(paths.back(), &token_bytes) == BLUTRAIN_OK);
+    CHECK(token_bytes == 2 || token_bytes == 4);
+    const auto count = static_cast<size_t>(num_tokens), width = static_cast<size_t>(token_bytes);
+    CHECK(num_tokens > 0 && bytes.size() == BLUTRAIN_SHARD_HEADER_BYTES + width * count);
+    const uint8_t* source = bytes.data() + BLUTRAIN_SHARD_HEADER_BYTES;
+    for (size_t i = 0; i < count; ++i, source += width) {
+      uint32_t token = 0;  // little-endian, as the file
+      std::memcpy(&token, source, width);
+      stream.push_back(token);
+    }
   }
 
   blutrain_loader_options options{};

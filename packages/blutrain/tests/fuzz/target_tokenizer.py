@@ -6,7 +6,8 @@ import json
 
 from targets import MemoryFolder, Target, only
 
-from blutrain.data.tokenizer import END_OF_TEXT, get_tokenizer
+from blutrain.data.shards import token_dtype
+from blutrain.data.tokenizer import END_OF_TEXT, MAX_VOCAB, get_tokenizer
 from blutrain.data.tokenizer_bpe import byte_characters
 from blutrain.errors import TokenizerError
 
@@ -26,9 +27,9 @@ def _run(data: bytes, names: tuple[str, str]) -> bool:
         _FOLDER.remove(names[1])
     with only(TokenizerError) as outcome:
         tokenizer = get_tokenizer(first)
-        assert 0 <= tokenizer.end_of_text < tokenizer.vocab_size <= 65536
+        assert 0 <= tokenizer.end_of_text < tokenizer.vocab_size <= MAX_VOCAB
         ids = tokenizer.encode(_TEXT)
-        assert ids.dtype.name == "uint16"
+        assert ids.dtype == token_dtype(tokenizer.vocab_size)
         assert not len(ids) or int(ids.max()) < tokenizer.vocab_size
         tokenizer.decode(ids)
     return outcome.accepted

@@ -117,7 +117,7 @@ def test_nothing_is_overwritten_or_left_behind(run: Path, tmp_path: Path, monkey
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("blutrain.huggingface.exporting.save_file", full)
+    monkeypatch.setattr("blutrain.huggingface.exporting._write_file", full)
     with pytest.raises(ModelAccessError, match=r"No space left on device.*free space") as caught:
         export_hf(run, tmp_path / "out")
     assert caught.value.errno == 28

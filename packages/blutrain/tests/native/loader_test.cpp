@@ -24,16 +24,18 @@ int failures = 0;
     }                                                                      \
   } while (false)
 
-std::string write_shard(const std::filesystem::path& path, int first, int count, int claimed) {
+template <class Token = uint16_t>
+std::string write_shard(const std::filesystem::path& path, int64_t first, int count, int claimed) {
+  constexpr bool kWide = sizeof(Token) == 4;
   std::vector<int32_t> header(256, 0);
-  header[0] = BLUTRAIN_SHARD_MAGIC;
-  header[1] = BLUTRAIN_SHARD_VERSION;
+  header[0] = kWide ? BLUTRAIN_SHARD_MAGIC_32 : BLUTRAIN_SHARD_MAGIC;
+  header[1] = kWide ? BLUTRAIN_SHARD_VERSION_32 : BLUTRAIN_SHARD_VERSION;
   header[2] = claimed;
-  std::vector<uint16_t> tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back(static_cast<uint16_t>(first + i));
+  std::vector<Token> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(static_cast<Token>(first + i));
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(header.data()), static_cast<std::streamsize>(header.size() * 4));
-  file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * 2));
+  file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
   return path.string();
 }
 
@@ -143,6 +145,38 @@ void test_errors(const std::filesystem::path& folder, const std::vector<std::str
   CHECK(blutrain_loader_next(small.loader, slots, 1) == BLUTRAIN_INVALID_VALUE);
 }
 
+void test_wide_tokens(const std::filesystem::path& folder) {
+  // A stream of both widths: 65530 ... 65539, of which the second shard has uint32.
+  const std::vector<std::string> both = {write_shard(folder / "narrow.bin", 65530, 4, 4),
+                                         write_shard<uint32_t>(folder / "wide.bin", 65534, 6, 6)};
+  int64_t num_tokens = 0, num_bytes = 0;
+  CHECK(blutrain_shard_num_tokens(both[1].c_str(), &num_tokens) == BLUTRAIN_OK && num_tokens == 6);
+  CHECK(blutrain_shard_token_bytes(both[0].c_str(), &num_bytes) == BLUTRAIN_OK && num_bytes == 2);
+  CHECK(blutrain_shard_token_bytes(both[1].c_str(), &num_bytes) == BLUTRAIN_OK && num_bytes == 4);
+  auto options = options_of(3, 3);
+  options.vocabulary = 65540;
+  const Handle handle(both, options);
+  const auto tokens = next(handle, 3, 3);
+  for (int i = 0; i < 9; ++i) CHECK(tokens[static_cast<size_t>(i)] == 65530 + i);
+
+  options.vocabulary = 65539;
+  const Handle small(both, options);
+  std::vector<int32_t> values(9), targets(9);
+  void* slots[] = {values.data(), targets.data()};
+  CHECK(blutrain_loader_next(small.loader, slots, 2) == BLUTRAIN_INDEX_OUT_OF_RANGE);
+  CHECK(std::string(blutrain_loader_error(small.loader)).find("got 65539 at position 5") != std::string::npos);
+
+  // Tokens that no int32 holds are beyond any vocabulary.
+  options.vocabulary = INT64_MAX;
+  const auto huge = write_shard<uint32_t>(folder / "huge.bin", int64_t{1} << 31, 4, 4);
+  const Handle beyond({huge}, options);
+  CHECK(blutrain_loader_next(beyond.loader, slots, 2) == BLUTRAIN_INDEX_OUT_OF_RANGE);
+
+  const auto truncated = write_shard<uint32_t>(folder / "truncated_wide.bin", 0, 5, 6);
+  CHECK(blutrain_shard_num_tokens(truncated.c_str(), &num_tokens) == BLUTRAIN_INVALID_VALUE);
+  CHECK(std::string(blutrain_last_error()).find("tokens of 4 bytes, got 1044; it is truncated") != std::string::npos);
+}
+
 }  // namespace
 
 int main() {
@@ -155,6 +189,7 @@ int main() {
   test_order(shards);
   test_resume_and_ranks(shards);
   test_errors(folder, shards);
+  test_wide_tokens(folder);
   std::filesystem::remove_all(folder);
   return failures == 0 ? 0 : 1;
 }

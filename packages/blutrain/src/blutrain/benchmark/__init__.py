@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from blutrain.arguments import checked
 from blutrain.benchmark.works import MODELS, TrainWork, select
 from blutrain.errors import BlutrainError, InvalidInputError
 from blutrain.installation import available_cpus, processor_name
@@ -26,6 +27,7 @@ class BenchError(BlutrainError, RuntimeError):
     """A measuring process failed."""
 
 
+@checked("bench")
 def bench(
     works: Sequence[str] = (),
     *,

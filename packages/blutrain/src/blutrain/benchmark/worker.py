@@ -21,7 +21,7 @@ import numpy as np
 import blualloc
 from blutrain.benchmark.works import TRAIN_WORKS, TrainWork
 from blutrain.config import Config, ModelConfig
-from blutrain.data.shards import ShardWriter
+from blutrain.data.shards import ShardWriter, token_dtype
 from blutrain.devices import RunDevice
 
 
@@ -120,8 +120,8 @@ def _training_step(config: Config, folder: Path) -> tuple[Any, Any, RunDevice]:
 
     tokens = 64 * config.train.global_batch_tokens + 1
     generator = np.random.default_rng(0)
-    with ShardWriter(folder, "train", tokens) as writer:
-        writer.append(generator.integers(1, config.model.vocab_size, tokens).astype(np.uint16))
+    with ShardWriter(folder, "train", tokens, dtype=token_dtype(config.model.vocab_size)) as writer:
+        writer.append(generator.integers(1, config.model.vocab_size, tokens))
     trainer = Trainer(config, Recorder(folder / "run"))  # between steps nothing is recorded
     return trainer.training_step, trainer.loader, trainer.device
 

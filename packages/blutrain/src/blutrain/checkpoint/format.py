@@ -63,6 +63,37 @@ _PREFIX = f'{{"{_METADATA}":{{"{_HEADER_DIGEST_KEY}":"'.encode()
 _DIGEST_START = 8 + len(_PREFIX)
 
 
+@dataclass(frozen=True)
+class DeferredArray:
+    """An array that is made when it is written, and not kept."""
+
+    shape: tuple[int, ...]
+    """Sizes."""
+    dtype: np.dtype[Any]
+    """Element type."""
+    make: Callable[[], np.ndarray[Any, Any]]
+    """Gives the array, of that shape and dtype."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+
+Array = np.ndarray[Any, Any]
+AnyArray = Array | DeferredArray
+
+
 class Hash(Protocol):
     """What we need of a hash object of `hashlib`."""
 
@@ -124,7 +155,7 @@ def digest_text(algorithm: str, data: memoryview) -> str:
 
 
 def plan(
-    path: Path, arrays: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any], algorithm: str = DEFAULT_ALGORITHM
+    path: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], algorithm: str = DEFAULT_ALGORITHM
 ) -> Header:
     """Lays out a file: tensors by falling size of an element (so that all are aligned), otherwise in the given order.
 
@@ -259,8 +290,8 @@ def _header_json(header: Header) -> bytes:
     return json.dumps(tree, separators=(",", ":")).encode()
 
 
-def _checked_dtype(path: Path, name: str, array: np.ndarray[Any, Any]) -> np.dtype[Any]:
-    if not isinstance(array, np.ndarray):
+def _checked_dtype(path: Path, name: str, array: AnyArray) -> np.dtype[Any]:
+    if not isinstance(array, (np.ndarray, DeferredArray)):
         raise CheckpointTypeError(path, f"expected tensor {name!r} to be a NumPy array, got {type(array).__name__}")
     dtype: np.dtype[Any] = array.dtype.newbyteorder("<")
     if dtype not in _DTYPE_NAMES:

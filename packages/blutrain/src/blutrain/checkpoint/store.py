@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blutrain.arguments import checked
 from blutrain.checkpoint import stream
 from blutrain.checkpoint.errors import (
     CheckpointDigestError,
@@ -34,8 +35,7 @@ from blutrain.checkpoint.errors import (
     write_error,
 )
 from blutrain.checkpoint.files import TEMPORARY_SUFFIX, Files, OsFiles, write_small_file
-from blutrain.checkpoint.format import DEFAULT_ALGORITHM, Header
-from blutrain.checkpoint.stream import Array
+from blutrain.checkpoint.format import DEFAULT_ALGORITHM, AnyArray, Array, Header
 
 LATEST = "latest"
 DAMAGED_SUFFIX = ".damaged"
@@ -62,6 +62,7 @@ class CheckpointStore:
         CheckpointValueError: ``keep`` or ``num_threads`` is less than 1.
     """
 
+    @checked("checkpoint")
     def __init__(
         self,
         folder: str | Path,
@@ -96,12 +97,12 @@ class CheckpointStore:
         """Returns the checkpoint files, oldest first, unread: some may be damaged."""
         return [self.path_of(step) for step in self._steps()]
 
-    def save(self, step: int, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> Path:
+    def save(self, step: int, tensors: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> Path:
         """Saves a checkpoint, verifies it, makes it the latest and removes the oldest beyond ``keep``.
 
         Args:
             step: number of optimizer steps done; a checkpoint of the same step is replaced.
-            tensors: arrays by name, any layout; dtypes float16/32/64, (u)int8 to 64 and bool.
+            tensors: arrays by name, any layout, or what makes them; dtypes float16/32/64, (u)int8 to 64 and bool.
             meta: JSON values by name: epoch, loss, loader cursor, configuration. Tuples come back as lists. ``step`` is
                 added.
 
@@ -113,6 +114,9 @@ class CheckpointStore:
             CheckpointWriteError: the disk is full, read-only or broken. Earlier checkpoints are as they were.
             CheckpointDigestError: what came back from the disk is not what was written. Likewise.
         """
+        for name, value in (("tensors", tensors), ("meta", meta)):
+            if not isinstance(value, Mapping):
+                raise CheckpointTypeError(self._folder, f"expected a mapping for {name}, got {type(value).__name__}")
         if isinstance(step, bool) or not isinstance(step, int):
             raise CheckpointTypeError(self._folder, f"expected step of type int, got {type(step).__name__}")
         if step < 0:
@@ -132,6 +136,7 @@ class CheckpointStore:
         self._remove_old(step)
         return path
 
+    @checked("checkpoint")
     def load(self, path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         """Loads any checkpoint file and checks every digest.
 
@@ -206,7 +211,7 @@ class CheckpointStore:
         # A name with more zeros than ours reads as the same step, but is another file.
         return sorted({step for step in steps if self.path_of(step).name in names})
 
-    def _write_verified(self, path: Path, tensors: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+    def _write_verified(self, path: Path, tensors: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> None:
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
             written = stream.write_file(self._files, temporary, tensors, meta, self._algorithm, self._num_threads)

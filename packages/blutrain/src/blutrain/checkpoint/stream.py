@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +18,11 @@ from blutrain.checkpoint import format as layout
 from blutrain.checkpoint.errors import CheckpointError, read_error
 from blutrain.checkpoint.files import Files, write_all
 
-Array = np.ndarray[Any, Any]
+Array = layout.Array
 T = TypeVar("T")
 
 _CHUNK_BYTES = 4 << 20
+_WRITE_AHEAD_BYTES = 256 << 20
 
 
 def default_num_threads() -> int:
@@ -29,7 +31,12 @@ def default_num_threads() -> int:
 
 
 def write_file(
-    files: Files, path: Path, tensors: Mapping[str, Array], meta: Mapping[str, Any], algorithm: str, num_threads: int
+    files: Files,
+    path: Path,
+    tensors: Mapping[str, layout.AnyArray],
+    meta: Mapping[str, Any],
+    algorithm: str,
+    num_threads: int,
 ) -> layout.Header:
     """Writes a checkpoint to ``path`` and syncs it, in one pass: each tensor is hashed while it is written.
 
@@ -38,7 +45,7 @@ def write_file(
     Args:
         files: operations on the disk.
         path: the file, which is replaced.
-        tensors: arrays of any layout and byte order by name; they must not change meanwhile.
+        tensors: arrays of any layout and byte order by name, or what makes them; they must not change meanwhile.
         meta: JSON values by name.
         algorithm: a key of `layout.ALGORITHMS`.
         num_threads: threads that hash.
@@ -50,13 +57,14 @@ def write_file(
     with _closing(files, files.create(path)) as descriptor, ThreadPoolExecutor(num_threads) as pool:
 
         def write_tensor(entry: layout.TensorEntry) -> Future[str]:
-            data = _bytes_of(tensors[entry.name], entry.dtype)
+            given = tensors[entry.name]
+            data = _bytes_of(given.make() if isinstance(given, layout.DeferredArray) else given, entry.dtype)
             digest = pool.submit(layout.digest_text, algorithm, data)
             write_all(files, descriptor, data, entry.begin)
             return digest
 
-        # The window bounds how many copies of arrays that are not contiguous exist at a time.
-        for entry, digest in _windowed(write_tensor, header.entries, 2 * num_threads):
+        # The window bounds how many copies exist at a time, of arrays that are not contiguous or only made here.
+        for entry, digest in _windowed(write_tensor, header.entries, 2 * num_threads, _WRITE_AHEAD_BYTES):
             header.digests[entry.name] = digest
         write_all(files, descriptor, memoryview(layout.encode(header)), 0)
         files.fsync(descriptor)
@@ -152,12 +160,22 @@ def _array_at(whole: memoryview, entry: layout.TensorEntry) -> Array:
 
 
 def _windowed(
-    start: Callable[[layout.TensorEntry], Future[T]], entries: tuple[layout.TensorEntry, ...], window: int
+    start: Callable[[layout.TensorEntry], Future[T]],
+    entries: tuple[layout.TensorEntry, ...],
+    window: int,
+    max_bytes: float = math.inf,
 ) -> Iterator[tuple[layout.TensorEntry, T]]:
-    """Starts a piece of work per entry, at most ``window`` ahead of the results, which come in order."""
+    """Starts a piece of work per entry, ahead of the results, which come in order.
+
+    At most ``window`` entries and, but for a single larger one, at most ``max_bytes`` are under way.
+    """
     pending: collections.deque[tuple[layout.TensorEntry, Future[T]]] = collections.deque()
     try:
         for entry in entries:
+            size = entry.end - entry.begin
+            while pending and size + sum(other.end - other.begin for other, _ in pending) > max_bytes:
+                first, future = pending.popleft()
+                yield first, future.result()
             pending.append((entry, start(entry)))
             if len(pending) >= window:
                 first, future = pending.popleft()

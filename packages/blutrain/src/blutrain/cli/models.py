@@ -106,12 +106,13 @@ def import_hf(sources: tuple[Path, ...], out: Path, settings: tuple[str, ...], o
 @click.command("export-hf")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to make.")
+@click.option("--dtype", default="float32", help="float32, bfloat16 or float16; rounded to nearest, ties to even.")
 @click.option("--max-shard-size", default="5GB", help="Largest file of tensors.")
-def export_hf(run: Path, out: Path, max_shard_size: str) -> None:
+def export_hf(run: Path, out: Path, dtype: str, max_shard_size: str) -> None:
     """Write a run's newest checkpoint, or a checkpoint file, as a GPT-2 in Hugging Face's format."""
     from blutrain.huggingface import export_hf as write
 
-    result = write(run, out, max_shard_size=max_shard_size)
+    result = write(run, out, dtype=dtype, max_shard_size=max_shard_size)
     click.echo(f"step {result.step}: {result.num_bytes:,} bytes of weights; {', '.join(result.files)} in {out}")
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blutrain.data.shards import shard_num_tokens
+from blutrain.arguments import checked
+from blutrain.data.shards import shard_dtype, shard_num_tokens
 from blutrain.data.tokenizer import TokenizerIdentity
 from blutrain.errors import DataAccessError, DataError, ShardError
 
@@ -22,6 +26,9 @@ SPLITS = ("train", "val")
 """Parts of a data set."""
 TOKENIZER_FOLDER = "tokenizer"
 """Folder of the tokenizer's files, in a prepared folder and in a run's; absent for ``bytes``."""
+
+_MOST_THREADS = 8
+"""Files that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +97,7 @@ class Dataset:
         """
         if self.manifest is None:
             raise DataError(f"[data] expected {self.path / MANIFEST} to verify against, got none")
-        for entry in self.manifest["shards"]:
-            found = file_digest(self.path / entry["file"])
-            if found != entry["sha256"]:
-                message = f"[shard] {self.path / entry['file']}: expected SHA-256 {entry['sha256']}, got {found}"
-                raise ShardError(message + "; it is damaged: prepare it again")
+        compare_digests(self.path, {entry["file"]: entry["sha256"] for entry in self.manifest["shards"]})
 
 
 def file_digest(path: Path) -> str:
@@ -110,6 +113,27 @@ def file_digest(path: Path) -> str:
         raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
 
 
+def compare_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Read files, several at a time, and compare them with digests.
+
+    Args:
+        folder: that they are in.
+        digests: SHA-256 in hexadecimal by name.
+
+    Raises:
+        ShardError: a file has another digest.
+        DataAccessError: one can not be read.
+    """
+    threads = max(min(len(digests), _MOST_THREADS, os.cpu_count() or 1), 1)
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(file_digest, (folder / name for name in digests))
+        for (name, expected), digest in zip(digests.items(), found, strict=True):
+            if digest != expected:
+                message = f"[shard] {folder / name}: expected SHA-256 {expected}, got {digest}"
+                raise ShardError(message + "; it is damaged: prepare it again")
+
+
+@checked("data")
 def open_dataset(path: str | Path) -> Dataset:
     """Open a folder of shards and check every header.
 
@@ -166,6 +190,9 @@ def _from_manifest(folder: Path) -> Dataset:
             raise ValueError(f"format {manifest['format']!r} version {manifest['version']!r}")
         entries = [_checked_entry(folder, entry) for entry in manifest["shards"]]
         tokenizer = TokenizerIdentity.from_dict(manifest["tokenizer"])
+        dtype = manifest.get("dtype", "uint16")  # manifests from before there were others do not say
+        if dtype not in ("uint16", "uint32"):
+            raise ValueError(f"dtype {dtype!r}"[:100])
     except OSError as error:
         raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -181,6 +208,9 @@ def _from_manifest(folder: Path) -> Dataset:
         found = shard_num_tokens(shard)
         if found != expected:
             message = f"[shard] {shard}: expected {expected} tokens as {path} says, got {found}"
+            raise ShardError(message + "; prepare the data again")
+        if shard_dtype(shard).name != dtype:
+            message = f"[shard] {shard}: expected {dtype} tokens as {path} says, got {shard_dtype(shard).name}"
             raise ShardError(message + "; prepare the data again")
         if split in shards:
             shards[split] += (shard,)

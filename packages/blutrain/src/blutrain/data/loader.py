@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blutrain import _native
+from blutrain.arguments import checked
 from blutrain.errors import InvalidInputError
 
 
@@ -57,6 +58,7 @@ class Loader:
         InvalidInputError: no shards.
     """
 
+    @checked("loader")
     def __init__(
         self,
         paths: Sequence[str | Path],
@@ -143,6 +145,7 @@ class Loader:
         _native.check(_native.loader_get_state(self._handle, pointer, len(state)))
         return state
 
+    @checked("loader")
     def set_state(self, state: NDArray[np.int64]) -> None:
         """Go to a position that ``state`` gave.
 

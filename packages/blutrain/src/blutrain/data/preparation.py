@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blutrain.arguments import checked
 from blutrain.data.building import Building, existing_manifest, open_building
 from blutrain.data.chunks import Chunk, Position, Split, read_chunks
 from blutrain.data.dataset import (
@@ -32,9 +32,9 @@ from blutrain.data.dataset import (
     file_digest,
     open_dataset,
 )
-from blutrain.data.shards import ShardWriter
+from blutrain.data.shards import ShardWriter, token_dtype
 from blutrain.data.sources import SourceFile, find_sources
-from blutrain.data.tokenizer import Tokenizer, get_tokenizer
+from blutrain.data.tokenizer import Tokenizer, Tokens, get_tokenizer
 from blutrain.errors import BlutrainError, DataAccessError, DataError, InvalidInputError, TokenizerError
 from blutrain.installation import available_cpus
 
@@ -72,6 +72,7 @@ class _Counts:
     text_bytes: int = 0
 
 
+@checked("prepare")
 def prepare(
     sources: str | Path | Sequence[str | Path],
     out: str | Path,
@@ -217,11 +218,12 @@ class _Writing:
         shards, counts = state.get("shards", {}), state.get("counts", {})
         self.position = Position(**state.get("position", {}))
         self.counts = {split: _Counts(**counts.get(split, {})) for split in SPLITS}
+        dtype, folder = token_dtype(job.tokenizer.vocab_size), self._building.path
         self.writers = {
-            split: ShardWriter(self._building.path, split, job.shard_tokens, shards.get(split, ())) for split in SPLITS
+            split: ShardWriter(folder, split, job.shard_tokens, shards.get(split, ()), dtype=dtype) for split in SPLITS
         }
 
-    def add(self, chunk: Chunk, parts: Mapping[str, tuple[NDArray[np.uint16], _Counts]]) -> None:
+    def add(self, chunk: Chunk, parts: Mapping[str, tuple[Tokens, _Counts]]) -> None:
         """Write a chunk's tokens, and now and then remember how far that was."""
         for split, (tokens, counts) in parts.items():
             self.writers[split].append(tokens)
@@ -249,7 +251,7 @@ class _Writing:
 
 def _encoded(
     chunks: Iterable[Chunk], tokenizer: Tokenizer, workers: int
-) -> Iterator[tuple[Chunk, dict[str, tuple[NDArray[np.uint16], _Counts]]]]:
+) -> Iterator[tuple[Chunk, dict[str, tuple[Tokens, _Counts]]]]:
     """Chunks with their tokens, in order; a few are on their way at a time."""
     pending: collections.deque[tuple[Chunk, Future[Any]]] = collections.deque()
     with ThreadPoolExecutor(workers, "blutrain-encode") as pool:
@@ -265,10 +267,10 @@ def _encoded(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _encode(tokenizer: Tokenizer, chunk: Chunk) -> dict[str, tuple[NDArray[np.uint16], _Counts]]:
+def _encode(tokenizer: Tokenizer, chunk: Chunk) -> dict[str, tuple[Tokens, _Counts]]:
     """Tokens of a chunk by split, an end-of-text token before every document."""
-    separator = np.array([tokenizer.end_of_text], np.uint16)
-    tokens: dict[str, list[NDArray[np.uint16]]] = {}
+    separator = np.array([tokenizer.end_of_text], token_dtype(tokenizer.vocab_size))
+    tokens: dict[str, list[Tokens]] = {}
     counts: dict[str, _Counts] = {}
     for piece, encoded in zip(chunk.pieces, _encode_pieces(tokenizer, chunk), strict=True):
         count = counts.setdefault(piece.split, _Counts())
@@ -278,7 +280,7 @@ def _encode(tokenizer: Tokenizer, chunk: Chunk) -> dict[str, tuple[NDArray[np.ui
     return {split: (np.concatenate(parts), counts[split]) for split, parts in tokens.items()}
 
 
-def _encode_pieces(tokenizer: Tokenizer, chunk: Chunk) -> list[NDArray[np.uint16]]:
+def _encode_pieces(tokenizer: Tokenizer, chunk: Chunk) -> list[Tokens]:
     try:
         return tokenizer.encode_batch([piece.text for piece in chunk.pieces])
     except TokenizerError:
@@ -306,6 +308,7 @@ def _manifest(job: _Job, written: _Writing) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "tokenizer": job.tokenizer.identity.to_dict(),
+        "dtype": token_dtype(job.tokenizer.vocab_size).name,
         "text_bytes": {split: written.counts[split].text_bytes for split in SPLITS},
         "documents": {split: written.counts[split].documents for split in SPLITS},
         "tokens": {split: sum(count for _, count in written.writers[split].shards) for split in SPLITS},

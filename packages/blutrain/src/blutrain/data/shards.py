@@ -1,6 +1,8 @@
-"""Shard files: 256 little-endian int32 of header (magic 20240520, version 1, number of tokens), then uint16 tokens.
+"""Shard files: 256 little-endian int32 of header (magic, version, number of tokens), then the tokens.
 
-The format of llm.c and of the modded-nanogpt data sets; their FineWeb shards work as they are.
+Magic 20240520 and version 1 stand before uint16 tokens: the format of llm.c and of the modded-nanogpt data sets, whose
+FineWeb shards work as they are. Magic 20240801 and version 7 stand before uint32 tokens, for vocabularies of more than
+65,536 ids: llm.c's format for Llama 3.
 """
 
 from __future__ import annotations
@@ -11,18 +13,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from blutrain import _native
 from blutrain.errors import InvalidInputError
 
-MAGIC = 20240520
-"""First int32 of every shard."""
-VERSION = 1
-"""Second int32: tokens are uint16."""
+MAGIC, VERSION = 20240520, 1
+"""First two int32 of a shard of uint16 tokens."""
+FORMATS = {2: (MAGIC, VERSION), 4: (20240801, 7)}
+"""The same by the bytes of a token."""
 HEADER_BYTES = 1024
 """Where the tokens begin."""
 
@@ -45,21 +47,44 @@ def shard_num_tokens(path: str | Path) -> int:
     return count.value
 
 
-def read_shard(path: str | Path) -> NDArray[np.uint16]:
+def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The dtype of tokens in shards: uint16 where it has room for all ids, else uint32."""
+    return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+
+
+def shard_dtype(path: str | Path) -> np.dtype[np.unsignedinteger[Any]]:
+    """The dtype of one shard's tokens, by its header.
+
+    Args:
+        path: the file.
+
+    Returns:
+        uint16 or uint32.
+
+    Raises:
+        ShardError: it is truncated, empty or no shard.
+        OSError: it can not be read.
+    """
+    num_bytes = ctypes.c_int64()
+    _native.check(_native.shard_token_bytes(os.fsencode(path), ctypes.byref(num_bytes)))
+    return np.dtype(f"<u{num_bytes.value}")
+
+
+def read_shard(path: str | Path) -> NDArray[np.unsignedinteger[Any]]:
     """The tokens of one shard, mapped, not read.
 
     Args:
         path: the file.
 
     Returns:
-        Read-only uint16 [tokens].
+        Read-only uint16 or uint32 [tokens].
 
     Raises:
         ShardError: it is truncated, empty or no shard.
         OSError: it can not be read.
     """
     count = shard_num_tokens(path)
-    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
+    return np.memmap(path, dtype=shard_dtype(path), mode="r", offset=HEADER_BYTES, shape=(count,))
 
 
 class ShardWriter:
@@ -72,15 +97,27 @@ class ShardWriter:
         split: first part of their names.
         shard_tokens: longest shard.
         state: what ``save`` of an earlier writer gave, to go on from there; what it wrote later is dropped.
+        dtype: of the tokens in the files, uint16 or uint32; see ``token_dtype``.
 
     Raises:
-        InvalidInputError: an impossible length.
+        InvalidInputError: an impossible length, or another dtype.
         OSError: the files that ``state`` speaks of are not there.
     """
 
-    def __init__(self, folder: str | Path, split: str, shard_tokens: int, state: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        split: str,
+        shard_tokens: int,
+        state: Sequence[int] = (),
+        *,
+        dtype: DTypeLike = np.uint16,
+    ) -> None:
         if not 1 <= shard_tokens < 2**31:
             raise InvalidInputError(f"[prepare] expected 1 <= shard_tokens < 2**31, got {shard_tokens}")
+        if np.dtype(dtype) not in (np.uint16, np.uint32):
+            raise InvalidInputError(f"[prepare] expected tokens as uint16 or uint32, got {np.dtype(dtype)}")
+        self._dtype = np.dtype(dtype).newbyteorder("<")
         self._folder = Path(folder)
         self._split = split
         self._shard_tokens = shard_tokens
@@ -102,22 +139,28 @@ class ShardWriter:
         elif self._file is not None:
             self._file.close()
 
-    def append(self, tokens: NDArray[np.uint16]) -> None:
+    def append(self, tokens: NDArray[np.integer[Any]]) -> None:
         """Add tokens to the stream.
 
         Args:
-            tokens: uint16 [any].
+            tokens: integers [any].
 
         Raises:
+            InvalidInputError: one does not fit the dtype.
             OSError: the disk is full, or the folder is not writable.
         """
+        if not np.can_cast(tokens.dtype, self._dtype) and len(tokens):
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < 0 or high > np.iinfo(self._dtype).max:
+                wrong = low if low < 0 else high
+                raise InvalidInputError(f"[prepare] expected tokens that fit {self._dtype.name}, got {wrong}")
         while len(tokens):
             if self._file is None:
                 self._file = open(self._path(len(self.shards)), "wb")  # noqa: SIM115 - it outlives this call
                 self._file.write(bytes(HEADER_BYTES))
                 self._in_shard = 0
             part = tokens[: self._shard_tokens - self._in_shard]
-            self._file.write(part.astype("<u2", copy=False).tobytes())
+            self._file.write(part.astype(self._dtype, copy=False).tobytes())
             self._in_shard += len(part)
             tokens = tokens[len(part) :]
             if self._in_shard == self._shard_tokens:
@@ -138,12 +181,12 @@ class ShardWriter:
         *finished, in_shard = state
         self.shards = [(self._path(index), count) for index, count in enumerate(finished)]
         for index, count in enumerate(state):
-            needed = HEADER_BYTES + 2 * count
+            needed = HEADER_BYTES + self._dtype.itemsize * count
             if count and self._path(index).stat().st_size < needed:
                 raise OSError(errno.EIO, f"expected at least {needed} bytes", str(self._path(index)))
         if in_shard:
             self._file = open(self._path(len(finished)), "r+b")  # noqa: SIM115 - it outlives this call
-            self._file.truncate(HEADER_BYTES + 2 * in_shard)
+            self._file.truncate(HEADER_BYTES + self._dtype.itemsize * in_shard)
             self._file.seek(0, os.SEEK_END)
             self._in_shard = in_shard
         kept = {path.name for path, _ in self.shards} | ({Path(self._file.name).name} if self._file else set())
@@ -158,7 +201,7 @@ class ShardWriter:
         if self._file is None:
             return
         header = np.zeros(HEADER_BYTES // 4, "<i4")
-        header[:3] = MAGIC, VERSION, self._in_shard
+        header[:3] = *FORMATS[self._dtype.itemsize], self._in_shard
         with self._file as file:
             file.seek(0)
             file.write(header.tobytes())

@@ -16,13 +16,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from blutrain.arguments import checked
 from blutrain.data.text import half_of_a_pair
 from blutrain.errors import TokenizerError
 
 END_OF_TEXT = "<|endoftext|>"
 """How the end-of-text token is shown."""
-MAX_VOCAB = 65536
-"""Most ids of a tokenizer: shards hold uint16."""
+MAX_VOCAB = 2**24
+"""Most ids of a tokenizer, far above any that there is. Shards hold uint16 up to 65,536 ids, above that uint32."""
+Tokens = NDArray[np.unsignedinteger[Any]]
+"""Token ids [tokens]: uint16, or uint32 where the vocabulary has more than 65,536 ids; see ``shards.token_dtype``."""
 TOKENIZER_FILES = (
     "encoder.json", "vocab.bpe", "tokenizer.json", "tokenizer_config.json",
     "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
@@ -85,14 +88,14 @@ class Tokenizer(Protocol):
         """Id that separates documents."""
         ...
 
-    def encode(self, text: str | bytes, *, special: bool = False) -> NDArray[np.uint16]:
-        """Token ids of a text, without an end-of-text token around it: uint16 [tokens].
+    def encode(self, text: str | bytes, *, special: bool = False) -> Tokens:
+        """Token ids of a text, without an end-of-text token around it: [tokens].
 
         With ``special``, ``<|endoftext|>`` and its like inside the text are those tokens, else they are plain text.
         """
         ...
 
-    def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
+    def encode_batch(self, texts: Sequence[str | bytes]) -> list[Tokens]:
         """``encode`` of each text."""
         ...
 
@@ -210,13 +213,13 @@ def checked_ids(tokens: Iterable[int], vocab_size: int, tokenizer: str) -> list[
 
 
 def check_vocab_size(vocab_size: int, place: str) -> None:
-    """Refuse a vocabulary that shards have no room for.
+    """Refuse a vocabulary that no model could have.
 
     Raises:
-        TokenizerError: it has more ids than uint16.
+        TokenizerError: it has more ids than ``MAX_VOCAB``.
     """
     if vocab_size > MAX_VOCAB:
-        message = f"[tokenizer] expected at most {MAX_VOCAB} ids (shards hold uint16), got {vocab_size} in {place}"
+        message = f"[tokenizer] expected at most {MAX_VOCAB} ids, got {vocab_size} in {place}"
         raise TokenizerError(message + ": take a smaller vocabulary, or train one with 'blutrain train-tokenizer'")
 
 
@@ -225,6 +228,7 @@ def is_path(name: str) -> bool:
     return name not in NAMES and (os.sep in name or "." in name or Path(name).exists())
 
 
+@checked("tokenizer")
 def get_tokenizer(name: str | Path) -> Tokenizer:
     """A tokenizer by its name or its files.
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from blutrain.data.shards import token_dtype
 from blutrain.data.text import cut_text
-from blutrain.data.tokenizer import END_OF_TEXT, TokenizerIdentity, as_text, check_vocab_size, checked_ids
+from blutrain.data.tokenizer import END_OF_TEXT, TokenizerIdentity, Tokens, as_text, check_vocab_size, checked_ids
 from blutrain.errors import TokenizerError
 
 MERGES_OF = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
@@ -36,7 +36,7 @@ INSTALL = "pip install 'blutrain[tokenizers]'"
 _LONGEST_TOKEN = 512  # bytes; GPT-2's has 128
 _LONGEST = 2**18  # tiktoken's matcher gives up on a million spaces in a row
 _Merge = tuple[str, str]
-_Engine = Callable[[str, bool], NDArray[np.uint16]]
+_Engine = Callable[[str, bool], Tokens]
 
 
 class BpeTokenizer:
@@ -77,7 +77,7 @@ class BpeTokenizer:
             self.vocab, self.merges, end_of_text
         )
 
-    def encode(self, text: str | bytes, *, special: bool = False) -> NDArray[np.uint16]:
+    def encode(self, text: str | bytes, *, special: bool = False) -> Tokens:
         """Token ids of a text.
 
         Args:
@@ -85,7 +85,7 @@ class BpeTokenizer:
             special: whether the end-of-text token's name inside the text is that token.
 
         Returns:
-            uint16 [tokens].
+            [tokens], of ``token_dtype(vocab_size)``.
 
         Raises:
             TokenizerError: it is no UTF-8, or half of a surrogate pair.
@@ -94,7 +94,7 @@ class BpeTokenizer:
         parts = [self._engine(part, special) for part in cut_text(whole, _LONGEST)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
+    def encode_batch(self, texts: Sequence[str | bytes]) -> list[Tokens]:
         """``encode`` of each text."""
         return [self.encode(text) for text in texts]
 
@@ -249,12 +249,13 @@ def _tiktoken_engine(ranks: dict[bytes, int], vocab: Mapping[str, int], end_of_t
     except ImportError:
         return None
     special = {end_of_text: vocab[end_of_text]}
+    dtype = token_dtype(max(vocab.values()) + 1)
     encoding = tiktoken.Encoding("blutrain", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
 
-    def encode(text: str, with_special: bool) -> NDArray[np.uint16]:
+    def encode(text: str, with_special: bool) -> Tokens:
         allowed: Any = "all" if with_special else set()
         tokens = encoding.encode_to_numpy(text, allowed_special=allowed, disallowed_special=())
-        return np.asarray(tokens, np.uint16)
+        return np.asarray(tokens, dtype)
 
     return encode
 
@@ -262,9 +263,10 @@ def _tiktoken_engine(ranks: dict[bytes, int], vocab: Mapping[str, int], end_of_t
 def _tokenizers_engine(vocab: Mapping[str, int], merges: Sequence[_Merge], end_of_text: str) -> _Engine:
     plain, special = (byte_level_bpe(vocab, merges, end_of_text) for _ in range(2))
     plain.encode_special_tokens = True  # as text
+    dtype = token_dtype(max(vocab.values()) + 1)
 
-    def encode(text: str, with_special: bool) -> NDArray[np.uint16]:
-        return np.array((special if with_special else plain).encode(text, add_special_tokens=False).ids, np.uint16)
+    def encode(text: str, with_special: bool) -> Tokens:
+        return np.array((special if with_special else plain).encode(text, add_special_tokens=False).ids, dtype)
 
     return encode
 

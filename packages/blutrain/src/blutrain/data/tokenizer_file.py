@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from blutrain.data.tokenizer import END_OF_TEXT, Tokenizer, TokenizerIdentity, as_text, check_vocab_size, checked_ids
+from blutrain.data.shards import token_dtype
+from blutrain.data.tokenizer import (
+    END_OF_TEXT,
+    Tokenizer,
+    TokenizerIdentity,
+    Tokens,
+    as_text,
+    check_vocab_size,
+    checked_ids,
+)
 from blutrain.data.tokenizer_bpe import INSTALL, BpeTokenizer, parse_merges
 from blutrain.errors import TokenizerError
 
@@ -69,7 +77,7 @@ class FileTokenizer:
         """What makes it the same as another one."""
         self._content, self._end_of_text = content, end_of_text
 
-    def encode(self, text: str | bytes, *, special: bool = False) -> NDArray[np.uint16]:
+    def encode(self, text: str | bytes, *, special: bool = False) -> Tokens:
         """Token ids of a text.
 
         Args:
@@ -77,7 +85,7 @@ class FileTokenizer:
             special: whether names of special tokens inside the text are those tokens.
 
         Returns:
-            uint16 [tokens].
+            [tokens], of ``token_dtype(vocab_size)``.
 
         Raises:
             TokenizerError: it is no UTF-8, half of a surrogate pair, or has no tokens.
@@ -85,14 +93,14 @@ class FileTokenizer:
         engine = self._special if special else self._plain
         whole = as_text(text, "tokenizers")
         with _library_errors("text that it has tokens for"):
-            return np.array(engine.encode(whole, add_special_tokens=False).ids, np.uint16)
+            return np.array(engine.encode(whole, add_special_tokens=False).ids, token_dtype(self.vocab_size))
 
-    def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
+    def encode_batch(self, texts: Sequence[str | bytes]) -> list[Tokens]:
         """``encode`` of each text, on all cores."""
         checked = [as_text(text, "tokenizers") for text in texts]
         with _library_errors("text that it has tokens for"):
             found = self._plain.encode_batch_fast(checked, add_special_tokens=False)
-        return [np.array(encoding.ids, np.uint16) for encoding in found]
+        return [np.array(encoding.ids, token_dtype(self.vocab_size)) for encoding in found]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids.

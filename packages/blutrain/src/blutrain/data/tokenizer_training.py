@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from blutrain.arguments import checked
 from blutrain.data.chunks import Position, Split, read_chunks
 from blutrain.data.sources import find_sources
 from blutrain.data.tokenizer import END_OF_TEXT, MAX_VOCAB, Tokenizer, as_text, get_tokenizer
@@ -15,6 +16,7 @@ from blutrain.errors import DataError, InvalidInputError, TokenizerError
 _SMALLEST = 257  # every byte, and end-of-text
 
 
+@checked("train-tokenizer")
 def train_tokenizer(
     sources: str | Path | Sequence[str | Path],
     out: str | Path,

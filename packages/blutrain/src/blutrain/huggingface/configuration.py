@@ -81,12 +81,13 @@ def read_model_config(place: Path, tree: Mapping[str, Any], *, pad_vocab_to: int
     )
 
 
-def model_config_json(model: ModelConfig, end_of_text: int | None) -> dict[str, Any]:
+def model_config_json(model: ModelConfig, end_of_text: int | None, dtype: str = "float32") -> dict[str, Any]:
     """The ``config.json`` of a model of ours.
 
     Args:
         model: its shape.
         end_of_text: id of the token between documents; None where it is not known.
+        dtype: of the weights.
 
     Returns:
         What ``transformers`` reads.
@@ -96,7 +97,7 @@ def model_config_json(model: ModelConfig, end_of_text: int | None) -> dict[str, 
         "architectures": ["GPT2LMHeadModel"],
         "attn_pdrop": 0.0,  # attention drops nothing here, in training neither
         "bos_token_id": end_of_text,
-        "dtype": "float32",
+        "dtype": dtype,
         "embd_pdrop": model.dropout,
         "eos_token_id": end_of_text,
         "initializer_range": INIT_STD,

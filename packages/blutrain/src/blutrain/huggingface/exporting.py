@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
+import blutensor as bt
+from blutrain.arguments import checked
 from blutrain.config import Config, ModelConfig
 from blutrain.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from blutrain.errors import BlutrainError, InvalidInputError, TokenizerError
@@ -30,6 +30,14 @@ from blutrain.weights import load_weights
 MAX_SHARD = "5GB"
 """Largest file of tensors by default, as Hugging Face's tools write them."""
 
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "bfloat16": np.dtype("<u2"),
+    "float16": np.dtype("<f2"),
+}
+"""What weights may be written as, and NumPy's dtype of the same memory."""
+_STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""Their names in a safetensors file."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 _AMOUNT = re.compile(r"([0-9]{1,15})\s*([A-Za-z]*)")
@@ -51,8 +59,11 @@ class ExportResult:
     """Of all weights."""
 
 
-def export_hf(run: str | Path, out: str | Path, *, max_shard_size: int | str = MAX_SHARD) -> ExportResult:
-    """Write a run's newest checkpoint as a GPT-2 in Hugging Face's format, in float32.
+@checked("export-hf")
+def export_hf(
+    run: str | Path, out: str | Path, *, dtype: str = "float32", max_shard_size: int | str = MAX_SHARD
+) -> ExportResult:
+    """Write a run's newest checkpoint as a GPT-2 in Hugging Face's format.
 
     Rows of padded ids are left out; ``transformers`` computes the same logits as the run. The tokenizer's files go with
     it where the run has some. The folder appears complete or not at all.
@@ -60,6 +71,8 @@ def export_hf(run: str | Path, out: str | Path, *, max_shard_size: int | str = M
     Args:
         run: run folder, or one checkpoint file.
         out: folder to make; it may exist when it is empty.
+        dtype: of the weights: ``float32``, as they were trained, or ``bfloat16`` or ``float16``, to which they are
+            rounded to nearest, ties to even.
         max_shard_size: largest file of tensors, in bytes or as text such as ``5GB``; a larger tensor gets a file of its
             own.
 
@@ -68,11 +81,13 @@ def export_hf(run: str | Path, out: str | Path, *, max_shard_size: int | str = M
 
     Raises:
         CheckpointError: there is no good checkpoint.
-        InvalidInputError: an impossible size.
+        InvalidInputError: an impossible size or dtype, or a weight too large for it.
         ModelFormatError: ``out`` holds something.
         ModelAccessError: the disk is full or the place not writable; nothing is left behind.
     """
     limit = _bytes_of(max_shard_size)
+    if dtype not in _DTYPES:
+        raise InvalidInputError(f"[export-hf] expected one of {', '.join(_DTYPES)} as dtype, got {dtype!r}")
     arrays, config, step = load_weights(run)
     target = Path(os.path.abspath(out))
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -80,11 +95,11 @@ def export_hf(run: str | Path, out: str | Path, *, max_shard_size: int | str = M
         raise ModelFormatError(message + ": remove it or choose another --out")
     tensors = _tensors(arrays, config.model)
     with _building(target) as folder:
-        _write_weights(folder, tensors, limit)
+        _write_weights(folder, tensors, limit, dtype)
         end_of_text = _write_tokenizer(folder, run, config)
-        _write_json(folder / CONFIG_JSON, model_config_json(config.model, end_of_text))
+        _write_json(folder / CONFIG_JSON, model_config_json(config.model, end_of_text, dtype))
         files = tuple(sorted(path.name for path in folder.iterdir()))
-    return ExportResult(target, step, files, sum(array.nbytes for array in tensors.values()))
+    return ExportResult(target, step, files, _DTYPES[dtype].itemsize * sum(array.size for array in tensors.values()))
 
 
 def _bytes_of(size: int | str) -> int:
@@ -107,30 +122,59 @@ def _tensors(arrays: Mapping[str, NDArray[Any]], model: ModelConfig) -> dict[str
     return tensors
 
 
-def _shards(tensors: Mapping[str, NDArray[Any]], limit: int) -> list[list[str]]:
+def _shards(tensors: Mapping[str, NDArray[Any]], limit: int, itemsize: int) -> list[list[str]]:
     """Names by file, in order; a file is as full as it can be."""
     shards: list[list[str]] = []
     room = 0
     for name, values in tensors.items():
-        if not shards or values.nbytes > room:
+        if not shards or values.size * itemsize > room:
             shards.append([])
             room = limit
         shards[-1].append(name)
-        room -= values.nbytes
+        room -= values.size * itemsize
     return shards
 
 
-def _write_weights(folder: Path, tensors: Mapping[str, NDArray[Any]], limit: int) -> None:
-    shards = _shards(tensors, limit)
+def _write_weights(folder: Path, tensors: Mapping[str, NDArray[Any]], limit: int, dtype: str) -> None:
+    itemsize = _DTYPES[dtype].itemsize
+    shards = _shards(tensors, limit, itemsize)
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         file = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        dense = {name: np.ascontiguousarray(tensors[name], np.float32) for name in shard}
-        save_file(dense, folder / file, metadata={"format": "pt"})
+        _write_file(folder / file, {name: tensors[name] for name in shard}, dtype)
         weight_map |= dict.fromkeys(shard, file)
     if len(shards) > 1:
-        total = sum(values.nbytes for values in tensors.values())
+        total = itemsize * sum(values.size for values in tensors.values())
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _write_file(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str) -> None:
+    """A safetensors file, one tensor after the other: no more than one is held."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, values in tensors.items():
+        end = offset + _DTYPES[dtype].itemsize * values.size
+        header[name] = {"dtype": _STORED[dtype], "shape": values.shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, values in tensors.items():
+            file.write(_rounded(name, values, dtype).data)
+
+
+def _rounded(name: str, values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """A tensor's numbers in a dtype, dense; bfloat16 as its bits."""
+    dense = np.ascontiguousarray(values, np.float32)
+    if dtype == "float32":
+        return dense
+    narrow = bt.asarray(dense).astype(dtype)
+    beyond = ~bt.isfinite(narrow).numpy() & np.isfinite(dense)
+    if beyond.any():
+        message = f"[export-hf] expected weights that {dtype} holds, got {dense[beyond][0]:g} in {name!r}"
+        raise InvalidInputError(message + ": take another --dtype")
+    return np.ascontiguousarray(narrow.numpy())
 
 
 def _write_tokenizer(folder: Path, run: str | Path, config: Config) -> int | None:
@@ -177,18 +221,12 @@ def _building(target: Path) -> Iterator[Path]:
         building.mkdir()
         yield building
         building.rename(target)
-    except Exception as cause:
-        if isinstance(cause, BlutrainError) or not _is_writing(cause):
+    except OSError as cause:
+        if isinstance(cause, BlutrainError):
             raise
-        reason = getattr(cause, "strerror", None) or cause
-        message = f"[export-hf] expected to write {target}, got '{reason}'"
+        message = f"[export-hf] expected to write {target}, got '{cause.strerror or cause}'"
         error = ModelAccessError(message + ": free space, check permissions, or choose another --out")
-        error.errno = getattr(cause, "errno", None)
+        error.errno = cause.errno
         raise error from cause
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def _is_writing(error: Exception) -> bool:
-    """Whether an error is the operating system's; safetensors has an error of its own for those."""
-    return isinstance(error, OSError | SafetensorError)

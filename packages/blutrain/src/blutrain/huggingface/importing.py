@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blutrain.arguments import checked
 from blutrain.checkpoint import CheckpointStore
+from blutrain.checkpoint.format import DeferredArray
 from blutrain.config import Config, ModelConfig
 from blutrain.config_io import config_to_dict, config_to_toml, load_config, with_absolute_paths
 from blutrain.data.tokenizer import NAMES, TOKENIZER_FILES, Tokenizer, get_tokenizer
@@ -20,6 +23,7 @@ from blutrain.huggingface import names
 from blutrain.huggingface.configuration import find_preset, fine_tuning, read_model_config
 from blutrain.huggingface.errors import ModelFormatError, ModelTensorError
 from blutrain.huggingface.files import DTYPES, ModelFiles, StoredTensor, find_files, read_json_object, read_tensors
+from blutrain.huggingface.names import TensorName
 from blutrain.presets import PRESETS
 from blutrain.run_folder import RunFolder, RunPaths
 from blutrain.trainer import Progress
@@ -48,6 +52,7 @@ class ImportResult:
     """Names of the files that came along."""
 
 
+@checked("import-hf")
 def import_hf(
     sources: str | Path | Sequence[str | Path],
     out: str | Path,
@@ -177,18 +182,25 @@ def _different_head(head: StoredTensor, embedding: StoredTensor) -> list[Problem
     return [Problem(names.HEAD, f"{message}: set tie_word_embeddings to false to import both")]
 
 
-def _arrays(stored: Mapping[str, StoredTensor], model: ModelConfig) -> dict[str, NDArray[Any]]:
-    """Our arrays by the names of a checkpoint; views of the files where nothing has to be computed."""
-    arrays: dict[str, NDArray[Any]] = {}
+def _arrays(stored: Mapping[str, StoredTensor], model: ModelConfig) -> dict[str, DeferredArray]:
+    """Our arrays by the names of a checkpoint, each made in float32 when it is written."""
+    arrays: dict[str, DeferredArray] = {}
     for name in names.tensor_names(model):
-        values = stored[name.theirs].values()
-        if name.transposed:
-            values = values.T
-        if name.padded and model.padded_vocab_size > model.vocab_size:
-            padding = np.zeros((model.padded_vocab_size - model.vocab_size, model.channels), np.float32)
-            values = np.concatenate([values, padding])
-        arrays[f"model.{name.ours}"] = values
+        rows, *rest = reversed(name.shape) if name.transposed else name.shape
+        shape = (model.padded_vocab_size if name.padded else rows, *rest)
+        make = partial(_array, stored[name.theirs], name, shape)
+        arrays[f"model.{name.ours}"] = DeferredArray(shape, np.dtype(np.float32), make)
     return arrays
+
+
+def _array(tensor: StoredTensor, name: TensorName, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """One of our arrays; a view of the file where nothing has to be computed."""
+    values = tensor.values()
+    if name.transposed:
+        values = values.T
+    if values.shape != shape:
+        values = np.concatenate([values, np.zeros((shape[0] - values.shape[0], *shape[1:]), np.float32)])
+    return values
 
 
 def _load_tokenizer(folder: Path, model: ModelConfig, tell: Callable[[str], None]) -> Tokenizer | None:
