@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
 import blutensor as bt
 from blutrain.config_io import load_config
-from blutrain.devices import known_peak, resolve_device
+from blutrain.devices import known_peak, peak_resident_kib, resolve_device
 from blutrain.errors import DeviceError
 from blutrain.flops import estimate_memory
 from blutrain.validation import find_problems
@@ -47,3 +52,17 @@ def test_bf16_halves_activations_and_keeps_masters() -> None:
     assert half.optimizer * 2 == full.optimizer * 3
     assert half.gradients == full.gradients
     assert half.activations < 0.6 * full.activations
+
+
+def test_the_peak_of_memory_is_the_program_s_own() -> None:
+    before = peak_resident_kib()
+    held = np.ones(40 << 20, np.uint8)
+    assert peak_resident_kib() >= before
+    code = "from blutrain.devices import peak_resident_kib; print(peak_resident_kib())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    # A program that this process begins while it holds 200 MiB has not used them.
+    more = np.ones(200 << 20, np.uint8)
+    child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert child.returncode == 0, child.stderr
+    assert 10 << 10 < int(child.stdout) < 150 << 10
+    assert peak_resident_kib() > (held.nbytes + more.nbytes) >> 10

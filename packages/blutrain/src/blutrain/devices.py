@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 from dataclasses import dataclass
+from pathlib import Path
 
 import blualloc
 import blutensor as bt
@@ -23,6 +24,17 @@ _PEAK_TFLOPS: dict[str, dict[str, float]] = {
     "RTX 3090": {"bf16": 71.0, "tf32": 35.6, "fp32": 35.6},
 }
 """Dense TFLOP/s by a part of the device's name; the first that occurs in it counts."""
+
+
+def peak_resident_kib() -> int:
+    """Largest resident set of this program in KiB; ``getrusage`` would count that of the process that began it too."""
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # a system that does not tell
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class RunDevice:
         """Largest memory so far in MiB: reserved on the GPU by tensors, on the CPU the resident set of the process."""
         if self.is_cuda:
             return float(blualloc.stats(device=self.name).peak_reserved_bytes) / 2**20
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return peak_resident_kib() / 1024
 
     def peak_tflops(self) -> float | None:
         """Peak TFLOP/s in this number mode, None where it is not known."""
