@@ -208,13 +208,10 @@ __global__ void __launch_bounds__(RowShape::kThreads, resident_blocks<RowShape>(
     for (int k = 0; k < kCount; ++k) {
       const int col = (k * kThreads + thread) * kWidth;
       if (col >= p.cols) continue;
-      const auto store = [](float* to, const float* sums) {  // 16 bytes by one instruction
-        __stwb(reinterpret_cast<float4*>(to), make_float4(sums[0], sums[1], sums[2], sums[3]));
-      };
 #pragma unroll
-      for (int i = 0; i < kWidth; i += 4) {
-        store(out + col + i, dweight[k] + i);
-        store(out + p.cols + col + i, dbias[k] + i);
+      for (int i = 0; i < kWidth; ++i) {
+        out[col + i] = dweight[k][i];
+        out[p.cols + col + i] = dbias[k][i];
       }
     }
   }
