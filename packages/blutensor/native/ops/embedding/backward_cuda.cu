@@ -42,19 +42,6 @@ __device__ inline int64_t partial_row(const Sums<T, Out>& p, int64_t at, bool fi
   return (at / kRun + (first ? 0 : p.count / kRun + 1)) * p.cols;
 }
 
-// store_pack() by instructions that are named: the compiler would store some packs here element by element.
-template <class T, int N>
-__device__ inline void store_words(T* p, const Pack<T, N>& pack) {
-  if constexpr (sizeof(pack) % 16 == 0) {
-    uint4 words[sizeof(pack) / 16];
-    memcpy(words, &pack, sizeof(pack));
-#pragma unroll
-    for (size_t i = 0; i < sizeof(pack) / 16; ++i) __stwb(reinterpret_cast<uint4*>(p) + i, words[i]);
-  } else {
-    store_pack(p, pack);
-  }
-}
-
 template <int kWidth, class T, class Out>
 __device__ inline void write(const Sums<T, Out>& p, int id, int col,
                              const Pack<typename Sums<T, Out>::C, kWidth>& sum) {
@@ -67,7 +54,7 @@ __device__ inline void write(const Sums<T, Out>& p, int id, int col,
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) total[i] = old[i] + sum[i];
     }
-    store_words(out, convert_pack<Out>(total));
+    store_pack(out, convert_pack<Out>(total));
   } else {
     *out = convert<Out>(p.accumulate ? convert<C>(*out) + sum[0] : sum[0]);
   }
@@ -107,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) sum_runs(const Sums<T, Out> p) {
       if (alone)
         write(p, first.id, col, sum[k]);
       else
-        store_words(p.partial + partial_row(p, at, first.index == 0) + col, sum[k]);
+        store_pack(p.partial + partial_row(p, at, first.index == 0) + col, sum[k]);
     }
   }
 }
