@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import statistics
@@ -210,7 +211,9 @@ def _command() -> str:
     """The command line of this process, as one would type it at the root of the repository."""
     program = Path(sys.argv[0])
     name = "blutrain" if program.stem in ("blutrain", "__main__") else f"python {os.path.relpath(program)}"
-    return " ".join([name, *sys.argv[1:]])
+    # Where the figures go is the business of who measures, and absolute paths are those of one machine.
+    arguments = ["FILE" if before == "--out" else text for before, text in itertools.pairwise(sys.argv)]
+    return " ".join([name, *arguments])
 
 
 def _commit() -> str | None:
