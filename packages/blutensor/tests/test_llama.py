@@ -28,27 +28,34 @@ def text(seed: int, batch: int = 3, steps: int = 20) -> tuple[bt.Tensor, bt.Tens
 
 
 def test_logits_and_gradients_of_pytorch(torch: Any) -> None:
-    model, (tokens, targets) = model_of(), text(1)
-    names = [name for name, _ in model.named_parameters()]
-    loss = bt.cross_entropy(model(tokens), targets)
-    loss.backward()
-    ours = [
-        model(tokens).detach().numpy(),
-        *(p.grad.numpy() for _, p in model.named_parameters() if p.grad is not None),
-    ]
+    """The largest errors of four models on four texts: those of one are a matter of luck, PyTorch's as well as ours."""
+    names = [name for name, _ in model_of().named_parameters()]
+    ours: dict[str, list[float]] = {name: [] for name in ("logits", *names)}
+    peers: dict[str, list[float]] = {name: [] for name in ours}
+    largest: dict[str, list[float]] = {name: [] for name in ours}
 
-    def theirs(dtype: Any) -> list[np.ndarray]:
+    def theirs(model: Llama, tokens: bt.Tensor, targets: bt.Tensor, dtype: Any) -> list[np.ndarray]:
         values = {n: torch.tensor(w, dtype=dtype, requires_grad=True) for n, w in weights(model).items()}
         logits = torch_logits(torch, values, torch.tensor(tokens.numpy()), **SIZES)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.tensor(targets.numpy()).flatten())
-        return [logits.detach().numpy(), *(g.numpy() for g in torch.autograd.grad(loss, [values[n] for n in names]))]
+        return [
+            logits.detach().numpy(),
+            *(g.numpy() for g in torch.autograd.grad(loss, [values[n] for n in names])),
+        ]
 
-    for name, got, peer, exact in zip(
-        ["logits", *names], ours, theirs(torch.float32), theirs(torch.float64), strict=True
-    ):
-        error, allowed = np.abs(got - exact).max(), np.abs(peer - exact).max()
+    for seed in range(4):
+        model, (tokens, targets) = model_of(seed), text(seed)
+        loss = bt.cross_entropy(model(tokens), targets)
+        loss.backward()
+        got = [model(tokens).detach().numpy(), *(p.grad.numpy() for p in model.parameters() if p.grad is not None)]
+        exact = theirs(model, tokens, targets, torch.float64)
+        for name, a, b, true in zip(ours, got, theirs(model, tokens, targets, torch.float32), exact, strict=True):
+            ours[name].append(np.abs(a - true).max())
+            peers[name].append(np.abs(b - true).max())
+            largest[name].append(np.abs(true).max())
+    for name, errors in ours.items():
         # Twice PyTorch's error, and one rounding of the largest element.
-        assert error <= 2 * allowed + 2.0**-24 * np.abs(exact).max(), (name, error, allowed)
+        assert max(errors) <= 2 * max(peers[name]) + 2.0**-24 * max(largest[name]), (name, errors, peers[name])
 
 
 def test_it_trains_captured_and_eager_with_the_same_bits() -> None:
