@@ -339,3 +339,18 @@ def test_captured() -> None:
     captured = bt.capture(written)
     for _ in range(4):
         assert captured(bt.asarray([0.0, 1, 2])).tolist() == [5, 1, 0]
+
+
+def test_masks_with_axes_of_size_zero_select_nothing() -> None:
+    """The array API standard's rule: each axis of a mask has the size of the axis it covers, or 0."""
+    x = bt.arange(12).reshape(3, 4)
+    for shape, selected in (((0,), (0, 4)), ((0, 4), (0,)), ((3, 0), (0,)), ((0, 0), (0,))):
+        mask = bt.zeros(shape, dtype="bool")
+        assert x[mask].shape == selected
+        assert x[mask].dtype is bt.int64
+        y = bt.asarray(x, copy=True)
+        y[mask] = 7
+        assert y.tolist() == x.tolist()
+    for shape, message in (((0, 3), "a mask of shape"), ((2, 0), "a mask of shape"), ((0, 0, 0), "at most 2 indices")):
+        with pytest.raises(IndexError, match=f"expected {message}"):
+            x[bt.zeros(shape, dtype="bool")]

@@ -210,3 +210,9 @@ def test_what_no_product_takes() -> None:
         bt.einsum("i,i->", bt.ones(2), np.zeros(2))  # type: ignore[arg-type]
     with pytest.raises(bt.DTypeError, match=r"\[matmul\] expected numbers"):
         bt.ones((2, 2), dtype="bool") @ bt.ones((2, 2), dtype="bool")
+
+
+def test_reflected_product() -> None:
+    x, y = bt.asarray([[1, 2], [3, 4]], dtype="int8"), bt.asarray([[5, 6], [7, 8]])
+    assert y.__rmatmul__(x).tolist() == [[19, 22], [43, 50]]
+    assert y.__rmatmul__(x).dtype is bt.int64

@@ -175,3 +175,30 @@ def test_results_own_their_memory() -> None:
 def test_bad_input(call: Callable[[bt.Tensor], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(bt.zeros((2, 3)))
+
+
+@given(SHAPES.filter(lambda s: 0 not in s), st.data())
+@settings(max_examples=60, deadline=None)
+def test_reshape(shape: tuple[int, ...], data: st.DataObject) -> None:
+    """A view or a copy, as NumPy finds with these strides."""
+    array = numbered(shape)
+    order = data.draw(st.permutations(range(len(shape))))
+    factors = [int(d) for d in data.draw(st.permutations(shape))]
+    new = tuple(factors) if data.draw(st.booleans()) else (array.size,)
+    x, a = bt.permute_dims(bt.asarray(array), order), array.transpose(order)
+    want = a.reshape(new)
+    for copy in (None, True):
+        got = bt.reshape(x, new, copy=copy)
+        np.testing.assert_array_equal(got.numpy(), want)
+        assert (got.storage_id == x.storage_id) is (copy is None and np.shares_memory(want, a))
+    if np.shares_memory(want, a):
+        assert bt.reshape(x, new, copy=False).storage_id == x.storage_id
+    else:
+        with pytest.raises(bt.ShapeError, match=r"\[reshape\] a copy is needed to go from shape"):
+            bt.reshape(x, new, copy=False)
+
+
+def test_reshape_wants_a_bool_for_copy() -> None:
+    with pytest.raises(bt.ShapeError, match=r"expected True, False or None for copy, got 'yes'"):
+        bt.reshape(bt.zeros(2), (2,), copy="yes")  # type: ignore[arg-type]
+    assert bt.reshape(bt.zeros((2, 3)), (-1,)).shape == (6,)

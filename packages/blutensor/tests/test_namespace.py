@@ -8,7 +8,7 @@ import pytest
 import blutensor as bt
 
 # Functions of the standard (2024.12) that are not there: complex numbers alone.
-MISSING = {"conj", "imag", "real"}
+MISSING = {"imag"}
 
 # The standard's lists of names.
 STANDARD = """

@@ -58,7 +58,7 @@ from .dtypes import (  # noqa: E402
     uint32,
     uint64,
 )
-from .elementwise import astype, clip, positive  # noqa: E402
+from .elementwise import astype, clip, conj, positive, real  # noqa: E402
 from .errors import (  # noqa: E402
     AutogradError,
     CaptureError,
@@ -83,6 +83,7 @@ from .manipulation import (  # noqa: E402
     meshgrid,
     moveaxis,
     repeat,
+    reshape,
     roll,
     stack,
     tile,
@@ -145,6 +146,7 @@ __all__ = [
     "capture",
     "clip",
     "concat",
+    "conj",
     "cross_entropy",
     "cuda",
     "cumulative_prod",
@@ -209,10 +211,12 @@ __all__ = [
     "prod",
     "qkv_attention",
     "random",
+    "real",
     "recompute",
     "register_operator",
     "registered",
     "repeat",
+    "reshape",
     "result_type",
     "rms_norm",
     "roll",

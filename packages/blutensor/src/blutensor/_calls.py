@@ -185,7 +185,7 @@ class AttrBuilder:
 
 _full_attrs = AttrBuilder(OPERATORS["full"])
 _full_integer_attrs = AttrBuilder(OPERATORS["full_integer"])
-_EXACT = 2**53  # larger integers are not all float64 numbers
+EXACT_INTEGERS = 2**53  # larger ones are not all float64 numbers
 _arange_attrs = AttrBuilder(OPERATORS["arange"])
 
 
@@ -202,7 +202,7 @@ def full_on(shape: Any, value: Any, dtype: Any, device: devices.DeviceKey | None
         target = dtypes.as_dtype(dtype)
         if target.kind == "integer":
             dtypes.check_number("full", value, target)
-            if type(value) is int and not -_EXACT <= value <= _EXACT:
+            if type(value) is int and not -EXACT_INTEGERS <= value <= EXACT_INTEGERS:
                 op_id = OPERATORS["full_integer"].id
                 attrs = _full_integer_attrs(shape, value - 2**64 if value >= 2**63 else value, target)
     if attrs is None:

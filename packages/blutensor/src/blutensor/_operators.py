@@ -87,6 +87,23 @@ def _identifier(spec: OperatorSpec) -> str:
     return re.sub(r"\W", "_", f"_{spec.name}" if spec.name[:1].isdigit() else spec.name)
 
 
+def _axes_or_all(spec: OperatorSpec) -> str | None:
+    """The attribute that lists axes and may be left out for all of them, which native code knows as an empty list."""
+    return next((a.name for a in spec.attrs if a.kind == "integers" and not a.required and a.default == ()), None)
+
+
+def _none_of(axes: Any) -> bool:
+    return hasattr(axes, "__len__") and len(axes) == 0
+
+
+def _over_no_axis(function: Callable[..., Any], x: Any, axis: int, *others: Any) -> Any:
+    """What an operator over axes gives over none of them: every element alone, in the shape of x."""
+    _calls.need_tensor(function.__name__, "x", x)
+    if not others:  # squeeze
+        return _calls.Tensor.reshape(x, x.shape)
+    return _calls.Tensor.reshape(function(_calls.Tensor.reshape(x, x.size, 1), axis, *others), x.shape)
+
+
 def _source(spec: OperatorSpec) -> str:
     for name, _, _ in parameters(spec):
         if not name.isidentifier():
@@ -101,6 +118,12 @@ def _source(spec: OperatorSpec) -> str:
     if is_random(spec):
         beside = next((i.name for i in spec.inputs if i.name != RESERVED_STATE), "None")
         lines.append(f"    {RESERVED_STATE}, {RESERVED_OP_ID} = _next_random({beside})")
+    axes = _axes_or_all(spec)
+    if axes is not None:
+        x = fixed[0].name
+        others = [{axes: "1", "keepdims": "False"}.get(a.name, a.name) for a in spec.attrs]
+        lines.append(f"    if {axes} is not None and type({axes}) is not int and _none_of({axes}):")
+        lines.append(f"        return _over_no_axis({_identifier(spec)}, {x}, {', '.join(others)})")
     for i in fixed:
         if i.accepts_scalar or i.name == RESERVED_STATE:
             continue
@@ -178,6 +201,8 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
         "_invoke": _calls.invoke,
         "_same_length": _same_length,
         "_empty_list": _empty_list,
+        "_none_of": _none_of,
+        "_over_no_axis": _over_no_axis,
         "_next_random": random.next_random,
         "_MAX_OUTPUTS": 1024,
     }
@@ -195,8 +220,8 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
 # Operators that the package wraps in functions of the same name.
 WRAPPED = (
     "arange", "argsort", "astype", "clip", "concat", "cross_entropy", "cumulative_prod", "cumulative_sum", "full",
-    "index_write_", "layer_norm", "linear_cross_entropy", "matmul", "mlp", "prod", "qkv_attention", "rms_norm",
-    "rotary_embedding", "scaled_dot_product_attention", "searchsorted", "sum", "take_along_axis",
+    "index_write_", "layer_norm", "linear_cross_entropy", "matmul", "mlp", "prod", "qkv_attention", "reshape",
+    "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "searchsorted", "sum", "take_along_axis",
 )  # fmt: skip
 
 __all__ = [spec.name for spec in OPERATORS.values() if spec.public and spec.name not in WRAPPED]

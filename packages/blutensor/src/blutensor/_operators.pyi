@@ -98,7 +98,6 @@ __all__ = [  # noqa: RUF022
     "reciprocal",
     "relu",
     "remainder",
-    "reshape",
     "round",
     "rsqrt",
     "sigmoid",
@@ -651,6 +650,9 @@ class _FullInteger(Protocol):
 class _Arange(Protocol):
     def __call__(self, start: float, stop: float, step: float = 1.0, dtype: DType | str = "float32") -> Tensor: ...
 
+class _Reshape(Protocol):
+    def __call__(self, x: Tensor, shape: int | Sequence[int]) -> Tensor: ...
+
 class _SliceBackward(Protocol):
     def __call__(
         self,
@@ -855,19 +857,19 @@ class _LinearCrossEntropyScaleInPlace(Protocol):
 class _AdamwInPlace(Protocol):
     def __call__(
         self,
+        lr: Tensor,
         step: Tensor,
         params: Sequence[Tensor],
         grads: Sequence[Tensor],
         exp_avgs: Sequence[Tensor],
         exp_avg_sqs: Sequence[Tensor],
-        lrs: Sequence[Tensor],
         grad_scale: Tensor | None = None,
         skip: Tensor | None = None,
         masters: Sequence[Tensor | None] | None = None,
-        beta1: float | Sequence[float] = ...,
-        beta2: float | Sequence[float] = ...,
-        eps: float | Sequence[float] = ...,
-        weight_decay: float | Sequence[float] = ...,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-08,
+        weight_decay: float = 0.0,
     ) -> None: ...
 
 class _SgdInPlace(Protocol):
@@ -976,6 +978,8 @@ def private(name: Literal["full"]) -> _Full: ...
 def private(name: Literal["full_integer"]) -> _FullInteger: ...
 @overload
 def private(name: Literal["arange"]) -> _Arange: ...
+@overload
+def private(name: Literal["reshape"]) -> _Reshape: ...
 @overload
 def private(name: Literal["slice_backward"]) -> _SliceBackward: ...
 @overload

@@ -66,6 +66,11 @@ class Arithmetic:
 
         return matmul(self, other)  # type: ignore[arg-type]
 
+    def __rmatmul__(self, other: Tensor) -> Tensor:
+        from .linear_algebra import matmul
+
+        return matmul(other, self)  # type: ignore[arg-type]
+
     def __and__(self, other: Tensor | Scalar) -> Tensor:
         return _operators().bitwise_and(self, other)  # type: ignore[no-any-return]
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from . import _operators, dtypes
 from ._arguments import integer
-from ._calls import arange_on, full_on
-from .devices import as_device
-from .errors import DTypeError
+from ._calls import EXACT_INTEGERS, arange_on, full_on
+from .devices import DeviceKey, as_device
+from .errors import DTypeError, ShapeError
 from .interop import asarray, empty, from_dlpack
 from .tensor import Scalar, Tensor
 
@@ -22,16 +22,20 @@ Shape = int | Sequence[int]
 
 
 def full(
-    shape: Shape, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str | None = None
+    shape: Shape, fill_value: Scalar | Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None
 ) -> Tensor:
     """A tensor of one value; dtype defaults to bool, int64 or float32 by the value's type.
 
+    The value may be a tensor without axes, which is then converted and copied; dtype and device default to its own.
     `device` is "cpu" or "cuda:<index>"; the default device unless given, as everywhere here.
 
     Raises:
         DTypeError: A value that is no real number.
         NumberRangeError: A number that the integer dtype does not hold: out of its range, infinite or NaN.
+        ShapeError: A tensor with axes.
     """
+    if isinstance(fill_value, Tensor):
+        return _filled("full", shape, fill_value, dtype, device)
     fill_value = _number("full", fill_value)
     if dtype is None:
         dtype = dtypes.scalar_dtype(fill_value, None)
@@ -46,6 +50,15 @@ def _number(op: str, value: Scalar) -> Scalar:
     return value
 
 
+def _filled(op: str, shape: Shape, value: Tensor, dtype: dtypes.DType | str | None, device: str | None) -> Tensor:
+    if value.ndim:
+        raise ShapeError(f"[{op}] expected a number or a tensor without axes, got shape {value.shape}")
+    if device is not None:
+        value = value.to(device)
+    converted = value if dtype is None else _operators.astype(value, dtypes.as_dtype(dtype))
+    return _operators.copy(_operators.broadcast_to(converted, shape))
+
+
 def zeros(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
     """A tensor of zeros, float32 unless another dtype is given."""
     return full(shape, 0, dtype=dtypes.float32 if dtype is None else dtype, device=device)
@@ -57,14 +70,17 @@ def ones(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str |
 
 
 def full_like(
-    x: Tensor, fill_value: Scalar, *, dtype: dtypes.DType | str | None = None, device: str | None = None
+    x: Tensor, fill_value: Scalar | Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None
 ) -> Tensor:
     """`full` with the shape (and, by default, dtype and device) of x.
 
     Raises:
         DTypeError: A value that is no real number.
         NumberRangeError: A number that the integer dtype does not hold.
+        ShapeError: A tensor with axes.
     """
+    if isinstance(fill_value, Tensor):
+        return _filled("full_like", x.shape, fill_value, x.dtype if dtype is None else dtype, device or x.device)
     fill_value = _number("full_like", fill_value)
     target = x._fixed()[3] if device is None else as_device("full_like", device)
     return full_on(x.shape, fill_value, x.dtype if dtype is None else dtype, target)
@@ -105,8 +121,20 @@ def arange(
     if dtype is None:
         integral = all(isinstance(v, int) for v in (start, stop, step))
         dtype = dtypes.int64 if integral else dtypes.float32
-    _check_line("arange", start, stop, step, dtypes.as_dtype(dtype))
-    return arange_on(start, stop, step, dtype, as_device("arange", device))
+    target, key = dtypes.as_dtype(dtype), as_device("arange", device)
+    _check_line("arange", start, stop, step, target)
+    if target.kind == "integer" and all(isinstance(v, int) for v in (start, stop, step)) and step:
+        numbers = range(int(start), int(stop), int(step))
+        if len(numbers) and max(abs(numbers[0]), abs(numbers[-1])) > EXACT_INTEGERS:
+            return _exact_arange(numbers, target, key)
+    return arange_on(start, stop, step, target, key)
+
+
+def _exact_arange(numbers: range, dtype: dtypes.DType, device: DeviceKey) -> Tensor:
+    """Integers that are not all float64 numbers, computed in 64 bits, which wrap to the right ones."""
+    index = arange_on(0, len(numbers), 1, dtypes.uint64, device)
+    step = numbers.step if len(numbers) > 1 else 0
+    return (index * (step % 2**64) + numbers[0] % 2**64).astype(dtype)
 
 
 def _check_line(op: str, start: float, stop: float, step: float, dtype: dtypes.DType) -> None:
@@ -179,4 +207,5 @@ def eye(
     key = as_device("eye", device)
     down = arange_on(0, rows, 1, dtypes.int64, key).reshape(rows, 1)
     along = arange_on(0, columns, 1, dtypes.int64, key)
-    return _operators.equal(down + integer("eye", "k", k), along).astype(dtypes.float32 if dtype is None else dtype)
+    diagonal = min(max(integer("eye", "k", k), -rows), columns)  # beyond these there is nothing either
+    return _operators.equal(down + diagonal, along).astype(dtypes.float32 if dtype is None else dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _operators
-from ._calls import full_on
+from ._calls import full_on, need_tensor
 from .errors import DTypeError, ShapeError
 from .tensor import Scalar, Tensor
 
@@ -42,9 +42,31 @@ def positive(x: Tensor, /) -> Tensor:
     Raises:
         DTypeError: A tensor of bool.
     """
-    if x.dtype.kind == "bool":
-        raise DTypeError("[positive] expected a numeric tensor, got bool")
-    return _operators.copy(x)
+    return _operators.copy(_numeric("positive", x))
+
+
+def conj(x: Tensor, /) -> Tensor:
+    """The complex conjugate of a numeric tensor; every dtype here is real, so that it is x itself.
+
+    Raises:
+        DTypeError: A tensor of bool.
+    """
+    return _numeric("conj", x)
+
+
+def real(x: Tensor, /) -> Tensor:
+    """The real part of a numeric tensor; every dtype here is real, so that it is x itself.
+
+    Raises:
+        DTypeError: A tensor of bool.
+    """
+    return _numeric("real", x)
+
+
+def _numeric(op: str, x: Tensor) -> Tensor:
+    if need_tensor(op, "x", x).dtype.kind == "bool":
+        raise DTypeError(f"[{op}] expected a numeric tensor, got bool")
+    return x
 
 
 def astype(x: Tensor, dtype: object, /, *, copy: bool = True, device: str | None = None) -> Tensor:

@@ -300,7 +300,7 @@ def _place(x: Tensor, index: Any) -> _Place:
             axes.append(axis)
             indices.append(item)
             continue
-        _check_mask(view, item, axis)
+        item = _fitting_mask(view, item, axis)
         if item.ndim == 0:  # a new axis, of one element or none
             view, item, added = ops.expand_dims(view, axis), item.reshape(1), added + 1
         found = _nonzero("index", item)
@@ -312,12 +312,16 @@ def _place(x: Tensor, index: Any) -> _Place:
     return _Place(view, indices, axes[0])
 
 
-def _check_mask(view: Tensor, mask: Tensor, axis: int) -> None:
+def _fitting_mask(view: Tensor, mask: Tensor, axis: int) -> Tensor:
+    """The mask, checked; one with axes of size 0, as the array API standard allows them, selects nothing."""
     covered = view.shape[axis : axis + mask.ndim]
-    if mask.shape != covered:
+    if mask.shape == covered:
+        return mask
+    if len(covered) != mask.ndim or any(m not in (c, 0) for m, c in zip(mask.shape, covered, strict=True)):
         raise IndexOutOfRangeError(
             f"[index] expected a mask of shape {covered}, as the axes from {axis} on of {view.shape}, got {mask.shape}"
         )
+    return full_on(covered, False, bool_, view._fixed()[3])
 
 
 def _nonzero(op: str, mask: Tensor) -> Tensor:
@@ -342,7 +346,7 @@ def _is_number(value: Any) -> bool:
 def _masked(x: Tensor, items: list[Any]) -> tuple[Tensor, Tensor]:
     """The view of everything around one mask, and the mask in a shape that broadcasts to it."""
     target, [(axis, mask)] = _basic(x, items)
-    _check_mask(target, mask, axis)
+    mask = _fitting_mask(target, mask, axis)
     return target, mask.reshape(*mask.shape, *(1,) * (target.ndim - axis - mask.ndim))
 
 

@@ -18,7 +18,7 @@ from .errors import IndexOutOfRangeError, ShapeError
 from .tensor import Tensor
 
 __all__ = ["broadcast_arrays", "broadcast_shapes", "concat", "diagonal", "flip", "meshgrid", "moveaxis", "repeat",
-           "roll", "stack", "tile", "tril", "triu", "unstack"]  # fmt: skip
+           "reshape", "roll", "stack", "tile", "tril", "triu", "unstack"]  # fmt: skip
 
 Axes = int | Sequence[int]
 
@@ -68,6 +68,29 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """
     shape = broadcast_shapes(*(a.shape for a in arrays))
     return [a if a.shape == shape else ops.broadcast_to(a, shape) for a in arrays]
+
+
+def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
+    """The same elements in another shape; one size may be -1.
+
+    Args:
+        x: Any shape.
+        shape: The new one.
+        copy: True copies always, False never (an error when it would have to), None when the strides need it.
+
+    Raises:
+        ShapeError: Not as many elements, `copy` that is no bool, or a copy is needed and `copy` is False.
+    """
+    if copy is not None and not isinstance(copy, bool):
+        raise ShapeError(f"[reshape] expected True, False or None for copy, got {copy!r}")
+    if copy:
+        return ops.reshape(ops.copy(x), shape)
+    result = ops.reshape(x, shape)
+    if copy is False and result.storage_id != x.storage_id:
+        raise ShapeError(
+            f"[reshape] a copy is needed to go from shape {x.shape} with strides {x.strides} to {result.shape}"
+        )
+    return result
 
 
 def concat(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:

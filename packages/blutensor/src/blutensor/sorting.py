@@ -90,7 +90,7 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     )
 
     def tensor(array: npt.NDArray[Any]) -> Tensor:
-        return asarray(np.ascontiguousarray(array), device=x.device)
+        return asarray(np.asarray(array, order="C"), device=x.device)
 
     positions = [tensor(a.astype(np.int64)) for a in (indices, inverse.reshape(x.shape), counts)]
     return UniqueAll(tensor(values).astype(x.dtype), *positions)

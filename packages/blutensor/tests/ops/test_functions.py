@@ -261,3 +261,16 @@ def test_float32_gradients(name: str) -> None:
     s = sigmoid(x)
     peer = {"relu": (x > 0), "sigmoid": s * (1 - s), "silu": s * (1 + x * (1 - s)), "sin": np.cos(x)}[name] * upstream
     assert_as_good_as(ours, peer.astype(np.float32), exact)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float32", "bfloat16"])
+def test_conj_and_real_of_real_numbers(dtype: str) -> None:
+    x = bt.asarray([0, 1, 3]).astype(dtype)
+    for name in ("conj", "real"):
+        got = getattr(bt, name)(x)
+        assert got.dtype is x.dtype
+        assert got.tolist() == x.tolist()
+        with pytest.raises(bt.DTypeError, match=rf"\[{name}\] expected a numeric tensor, got bool"):
+            getattr(bt, name)(bt.zeros(2, dtype="bool"))
+        with pytest.raises(bt.DTypeError, match=rf"\[{name}\] expected a blutensor.Tensor"):
+            getattr(bt, name)(1.0)

@@ -61,7 +61,7 @@ def test_values(name: str, shape: tuple[int, ...]) -> None:
         for keepdims in (False, True):
             exact = np.asarray(REFERENCES[name](x.astype(np.float64), axis=axes or None, keepdims=keepdims))
             poison(exact.size)
-            ours = getattr(bt, name)(bt.asarray(x), axes, keepdims).numpy()
+            ours = getattr(bt, name)(bt.asarray(x), axes or None, keepdims).numpy()
             assert ours.shape == exact.shape
             # float64 inside: one rounding of the exact result.
             assert_as_good_as(ours, None, exact)
@@ -73,7 +73,7 @@ def test_layouts(name: str) -> None:
     for _, tensor in layouts(x):
         for axes in ((), (0,), (1,)):
             exact = np.asarray(REFERENCES[name](x.astype(np.float64), axis=axes or None))
-            assert_as_good_as(getattr(bt, name)(tensor, axes).numpy(), None, exact)
+            assert_as_good_as(getattr(bt, name)(tensor, axes or None).numpy(), None, exact)
     stretched = bt.broadcast_to(bt.asarray(x[:, :1].copy()), (4, 61, 37))
     exact = np.asarray(REFERENCES[name](np.broadcast_to(x[:, :1].astype(np.float64), (4, 61, 37)), axis=(0, 2)))
     assert_as_good_as(getattr(bt, name)(stretched, (0, 2)).numpy(), None, exact)
@@ -97,7 +97,7 @@ def test_floating_dtypes(name: str, dtype: str) -> None:
     wide = x.astype("float64").numpy().astype(np.longdouble)
     for axes in ((), (0,), (1,)):
         exact = np.asarray(REFERENCES[name](wide, axis=axes or None))
-        ours = getattr(bt, name)(x, axes)
+        ours = getattr(bt, name)(x, axes or None)
         assert ours.dtype.name == dtype
         half = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float64": 2.0**-53}[dtype]
         # One rounding; float64 sums of n terms also keep n roundings of 2^-53 in the lanes of a block, of the sum of
@@ -111,11 +111,11 @@ def test_floating_dtypes(name: str, dtype: str) -> None:
 def test_integers(dtype: str) -> None:
     x = np.random.default_rng(4).integers(0, 2 if dtype == "bool" else 127, (300, 41)).astype(dtype)
     for axes in ((), (0,), (1,)):
-        total = bt.sum(bt.asarray(x), axes)
+        total = bt.sum(bt.asarray(x), axes or None)
         assert total.dtype is (bt.uint64 if dtype.startswith("uint") else bt.int64)
         assert np.array_equal(total.numpy(), x.sum(axis=axes or None))
         for name in ("max", "min"):
-            ours = getattr(bt, name)(bt.asarray(x), axes).numpy()
+            ours = getattr(bt, name)(bt.asarray(x), axes or None).numpy()
             assert ours.dtype == x.dtype
             assert np.array_equal(ours, REFERENCES[name](x, axis=axes or None))
 
@@ -181,7 +181,7 @@ def test_same_bits_for_any_instruction_set_and_threads(name: str) -> None:
     x = normal(np.random.default_rng(7), 1500, 300)
 
     def compute() -> list[Any]:
-        return [getattr(bt, name)(bt.asarray(x), axes).numpy() for axes in ((), (0,), (1,))]
+        return [getattr(bt, name)(bt.asarray(x), axes or None).numpy() for axes in ((), (0,), (1,))]
 
     same_bits_for_any_threads(compute)
     results = []
@@ -232,3 +232,45 @@ def test_errors() -> None:
         bt.mean(bt.zeros((2,), dtype="int64"))
     with pytest.raises(ValueError, match=r"\[argmax\] expected one axis"):
         bt.argmax(x, (0, 1))
+
+
+@pytest.mark.parametrize("axis", [(), []], ids=["tuple", "list"])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape", [(), (0, 2), (2, 3), (2, 1, 3, 1, 2, 1, 1, 2)], ids=str)
+def test_no_axes(shape: tuple[int, ...], keepdims: bool, axis: Any) -> None:
+    """Over none of the axes every element stands alone; None means all of them."""
+    a = np.random.default_rng(0).integers(-2, 3, shape)
+    for dtype in ("float64", "int32", "bool"):
+        array = a.astype(dtype)
+        x = bt.asarray(array)
+        for name in ("sum", "prod", "max", "min", "any", "all", "count_nonzero"):
+            if dtype == "bool" and name in ("max", "min"):
+                continue
+            got, want = getattr(bt, name)(x, axis=axis, keepdims=keepdims), getattr(np, name)(array, axis=())
+            assert got.shape == shape
+            assert got.dtype is getattr(bt, name)(bt.ones(1, dtype=dtype)).dtype
+            np.testing.assert_array_equal(got.numpy(), want)
+        if dtype != "bool":
+            assert bt.argmax(x, axis=axis).tolist() == np.zeros(shape, int).tolist()
+    y = bt.asarray(a.astype("float64")).requires_grad_()
+    for name, want in (("mean", a), ("var", a * 0.0), ("std", a * 0.0), ("logsumexp", a)):
+        np.testing.assert_allclose(
+            getattr(bt, name)(y, axis=axis, keepdims=keepdims).detach().numpy(), want, atol=1e-15
+        )
+    (bt.sum(y, axis=axis) * 3.0).sum().backward()
+    assert y.grad is not None
+    np.testing.assert_array_equal(y.grad.numpy(), np.full(shape, 3.0))
+
+
+def test_squeeze_no_axes() -> None:
+    x = bt.zeros((1, 2, 1))
+    assert bt.squeeze(x, ()).shape == bt.squeeze(x, []).shape == (1, 2, 1)
+    assert bt.squeeze(x).shape == (2,)
+    assert bt.squeeze(x, ()).storage_id == x.storage_id
+
+
+def test_no_axes_in_a_capture() -> None:
+    captured = bt.capture(lambda x: bt.sum(x, axis=()) + bt.max(x, axis=[], keepdims=True))
+    for start in (0, 5):
+        x = bt.arange(start, start + 6).reshape(2, 3)
+        assert captured(x).tolist() == (x * 2).tolist()

@@ -101,3 +101,12 @@ def test_unique_of_floats() -> None:
 def test_same_bits_for_any_number_of_threads() -> None:
     x = np.random.default_rng(3).standard_normal((300, 70)).astype(np.float32)
     same_bits_for_any_threads(lambda: [bt.argsort(bt.asarray(x), axis=a).numpy() for a in (0, 1)])
+
+
+def test_unique_of_no_axes() -> None:
+    found = bt.unique_all(bt.asarray(7))
+    assert found.values.tolist() == [7]
+    assert found.indices.tolist() == [0]
+    assert found.counts.tolist() == [1]
+    assert found.inverse_indices.shape == bt.unique_inverse(bt.asarray(7.5)).inverse_indices.shape == ()
+    assert found.inverse_indices.item() == 0
