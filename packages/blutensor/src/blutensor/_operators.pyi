@@ -857,19 +857,19 @@ class _LinearCrossEntropyScaleInPlace(Protocol):
 class _AdamwInPlace(Protocol):
     def __call__(
         self,
-        lr: Tensor,
         step: Tensor,
         params: Sequence[Tensor],
         grads: Sequence[Tensor],
         exp_avgs: Sequence[Tensor],
         exp_avg_sqs: Sequence[Tensor],
+        lrs: Sequence[Tensor],
         grad_scale: Tensor | None = None,
         skip: Tensor | None = None,
         masters: Sequence[Tensor | None] | None = None,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-08,
-        weight_decay: float = 0.0,
+        beta1: float | Sequence[float] = ...,
+        beta2: float | Sequence[float] = ...,
+        eps: float | Sequence[float] = ...,
+        weight_decay: float | Sequence[float] = ...,
     ) -> None: ...
 
 class _SgdInPlace(Protocol):
