@@ -20,7 +20,7 @@
                                   blutensor, but for packages/blutensor/tests/array_api_xfails.txt; what follows goes
                                   to pytest; the environment's ARRAY_API_TESTS_VERSION names an older version
     nox -s asan                   native tests under AddressSanitizer and UndefinedBehaviorSanitizer
-    nox -s fuzz -- [TARGET...] [--runs N] [--seconds S]
+    nox -s fuzz -- [TARGET...] [--runs N] [--seconds S] [--processes N] [--guided S]
                                   the readers of files under AddressSanitizer, with a million inputs each
     nox -s gpu                    wheels with CUDA into dist/cuda/, their device code checked; `--archs 90a-real` after
                                   ``--`` compiles one architecture instead of all; on the machine with the GPU,
