@@ -4,7 +4,7 @@
 
 A finding is an exception that is none of ours, an input that takes longer than 10 seconds, or memory that grows by
 more than 256 MiB: the process stops, says so and keeps the input. Where native code ends the process or never returns,
-the input is in the file TARGET-running-SEED, which is there as long as mutations run. atheris, where it is
+the input is in the file TARGET-running-PROCESS, which is there as long as mutations run. atheris, where it is
 installed, is guided by coverage and collects what reaches new code in the corpus; the engine of our own mutates the
 seeds and that corpus, and needs nothing. `nox -s fuzz` runs all targets with both.
 """
@@ -262,7 +262,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     begin = time.monotonic()
-    running = Running(arguments.crashes / f"{target.name}-running-{arguments.seed}")
+    running = Running(arguments.crashes / f"{target.name}-running-{os.getpid()}")
     try:
         count = fuzz_by_mutation(target, watched(target.run, keep, running.begin), arguments)
     finally:
