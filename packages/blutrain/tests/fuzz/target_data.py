@@ -9,8 +9,7 @@ from targets import MemoryFile, MemoryFolder, Target, only
 
 from blutrain.data import ShardWriter, open_dataset
 from blutrain.data.dataset import FORMAT, MANIFEST, SPLITS, VERSION, file_digest
-from blutrain.data.shards import HEADER_BYTES, MAGIC, read_shard
-from blutrain.data.shards import VERSION as SHARD_VERSION
+from blutrain.data.shards import FORMATS, HEADER_BYTES, read_shard
 from blutrain.data.tokenizer import get_tokenizer
 from blutrain.errors import DataError
 from blutrain.metrics import RunFolderError, read_metrics
@@ -70,13 +69,18 @@ def run_foreign(data: bytes) -> bool:
 
 
 def seeds_foreign() -> list[bytes]:
-    """Two shards as llm.c writes them, and one that is cut short."""
+    """Pairs of shards of 16 bits and of 32 as llm.c writes them, and one that is cut short."""
 
-    def shard(count: int, written: int) -> bytes:
-        header = np.array([MAGIC, SHARD_VERSION, count], "<i4")
-        return header.tobytes() + np.arange(written, dtype="<u2").tobytes()
+    def shard(count: int, written: int, width: int = 2) -> bytes:
+        header = np.array([*FORMATS[width], count], "<i4")
+        return header.tobytes() + np.arange(written, dtype=f"<u{width}").tobytes()
 
-    pairs = [(shard(40, 40), shard(9, 9)), (shard(1, 1), shard(300, 300)), (shard(40, 40), shard(9, 8))]
+    pairs = [
+        (shard(40, 40), shard(9, 9)),
+        (shard(1, 1), shard(300, 300)),
+        (shard(40, 40, 4), shard(9, 9, 4)),
+        (shard(40, 40), shard(9, 8)),
+    ]
     return [len(train).to_bytes(2, "little") + train + val for train, val in pairs]
 
 
@@ -110,10 +114,12 @@ _WORDS = (
     b'"' + b"a" * 300 + b'"', b'"."', b'"train_000000.bin"', b'"manifest.json"', b'""', b"0.5", b'"1"', b"9" * 5000,
     b"\xff", b'"step"', b'"loss"', b"\n",
 )  # fmt: skip
+_SHARD_WORDS = (
+    *(np.array(form, "<i4").tobytes() for form in FORMATS.values()),
+    *(number.to_bytes(4, "little") for number in (0, 1, 9, 40, 2**31 - 1, 2**31, 2**32 - 1)),
+)
 TARGETS = (
     Target("manifest", run_manifest, seeds_manifest, _WORDS),
-    Target(
-        "foreign_shards", run_foreign, seeds_foreign, (b"\x88\xd84\x01", b"\x01\x00\x00\x00", bytes(4), b"\xff" * 4)
-    ),
+    Target("foreign_shards", run_foreign, seeds_foreign, _SHARD_WORDS),
     Target("metrics", run_metrics, seeds_metrics, _WORDS),
 )
