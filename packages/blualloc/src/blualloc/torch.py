@@ -5,8 +5,8 @@ PyTorch then allocates from the default pools of the devices, which ``blualloc.s
 
 What goes on working: ``Tensor.record_stream``, ``torch.cuda.empty_cache`` and
 ``torch.cuda.set_per_process_memory_fraction``. What PyTorch supports for its own allocator only: its statistics
-(``torch.cuda.memory_allocated``; use ``blualloc.stats``) and private pools: an allocation inside ``torch.cuda.graph`` is
-a ``RuntimeError``. So is out of memory, with the text of ``blualloc.OutOfMemoryError``.
+(``torch.cuda.memory_allocated``; use ``blualloc.stats``) and private pools: an allocation inside ``torch.cuda.graph``
+is a ``RuntimeError``. So is out of memory, with the text of ``blualloc.OutOfMemoryError``.
 """
 
 from __future__ import annotations
