@@ -181,7 +181,11 @@ def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number
     folder = tmp_path / "run"
     settings = (*TINY, "--set", f"data.path={data}", "--set", f"run.folder={folder}", "--set", "train.steps=1000000")
     process = subprocess.Popen(
-        [sys.executable, "-m", "blutrain", "train", *settings], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "blutrain", "train", *settings],
+        stderr=subprocess.PIPE,
+        text=True,
+        # Under nohup, which these tests may run under, a program goes on ignoring SIGHUP.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while len(read_metrics(folder)) < 20:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -26,6 +27,15 @@ class RandomSource:
         return tokens, tokens
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Each thread packs operands of its own; other tests leave one thread or several behind."""
+    before = bt.num_threads()
+    bt.set_num_threads(2)
+    yield
+    bt.set_num_threads(before)
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "accumulation"),
     [
@@ -42,6 +52,7 @@ class RandomSource:
         (ModelConfig(layers=2, heads=4, channels=256, context=64, vocab_size=50257), 1, 1),
     ],
 )
+@pytest.mark.usefixtures("two_threads")
 def test_the_estimate_is_within_a_tenth_of_the_arena(model: ModelConfig, batch: int, accumulation: int) -> None:
     gpt = GPT(model)
     step = TrainingStep(gpt, bt.optim.AdamW(gpt.parameter_groups(0.1)), accumulation=accumulation, clip_norm=1.0)

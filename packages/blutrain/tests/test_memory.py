@@ -161,4 +161,5 @@ def test_a_run_takes_what_was_estimated(
     told = re.search(r"estimated peak ([0-9,]+) MiB", child.stderr)
     assert told is not None
     measured = int(child.stdout.rpartition("PEAK ")[2]) / 1024
-    assert measured == pytest.approx(int(told[1].replace(",", "")), rel=0.1)
+    # What an interpreter and its modules take before they do anything differs by some MiB between installations.
+    assert measured == pytest.approx(int(told[1].replace(",", "")), rel=0.1, abs=10)
