@@ -126,3 +126,12 @@ def test_a_float_is_not_cut_off_in_place() -> None:
         with pytest.raises(bt.DTypeError, match=r"expected an operand that keeps int32 in place, got"):
             change(x)
         assert x.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16"])
+@pytest.mark.parametrize(
+    "value", [1 + 2j, [1 + 2j], np.array([1 + 2j]), "3", ["1", "2"], b"3", np.array(["2026-01-01"], "datetime64[D]")]
+)
+def test_no_part_of_a_value_is_dropped_and_no_text_is_read(value: Any, dtype: str) -> None:
+    with pytest.raises(bt.DTypeError, match="real numbers"):
+        bt.asarray(value, dtype=dtype)

@@ -47,6 +47,16 @@ def to_torch(torch: Any, model: GPT, dtype: Any) -> Any:
     return other
 
 
+def test_padded_ids_have_no_scores() -> None:
+    """None that an argmax could find: the logits of padded ids are 0, above all others where these are negative."""
+    config = ModelConfig(layers=1, heads=1, channels=8, context=16, vocab_size=61, pad_vocab_to=64)
+    model = make(config)
+    tokens = bt.asarray(np.arange(10, dtype=np.int32)[None])
+    padded, scores = model.logits(tokens).detach().numpy(), model(tokens).detach().numpy()
+    assert padded.shape == (1, 10, 64)
+    np.testing.assert_array_equal(scores, padded[..., :61])
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_and_gradients_against_torch(torch: Any, tied: bool) -> None:

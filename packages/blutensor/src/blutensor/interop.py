@@ -276,6 +276,9 @@ def asarray(
             array = array.astype(np.float32)
     else:
         array = np.asarray(x) if target is None or shared else dtypes.numbers_array("asarray", x, target)
+    # NumPy would convert them: without the imaginary part, by reading digits.
+    if target is not None and array.dtype.kind in "cUSMm":
+        raise DTypeError(f"[asarray] expected real numbers, got {array.dtype.name}; convert them first")
     wanted = dtypes.as_dtype(array.dtype.newbyteorder("=")) if target is None else target
     needs_copy = not (shared and array.flags.writeable and _is_memory_of(array, wanted))
     needs_copy = needs_copy or any(s % array.itemsize for s in array.strides)

@@ -230,10 +230,10 @@ class GPT(nn.Module):
             targets: int32 [B, T]; -100 is ignored.
 
         Returns:
-            Logits [B, T, V], or the mean cross entropy over valid targets (0-d).
+            Logits [B, T, vocab_size], or the mean cross entropy over valid targets (0-d).
         """
         if targets is None:
-            return self.logits(tokens)
+            return self.logits(tokens)[..., : self.config.vocab_size]
         return self.loss_sum(tokens, targets) / count_valid(targets)
 
     def decode(self, token: bt.Tensor, position: bt.Tensor, cache: KVCache) -> bt.Tensor:
