@@ -155,7 +155,9 @@ def test_every_document_of_every_format_once(tmp_path: Path, kind: str) -> None:
         engine.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         engine.save(str(tmp_path / "words.json"))
         tokenizer = str(tmp_path / "words.json")
-    dataset = prepare([tmp_path / "a.jsonl", tmp_path / "b.txt"], tmp_path / "out", tokenizer=tokenizer, field="body")
+    dataset = prepare(
+        [tmp_path / "a.jsonl", tmp_path / "b.txt"], tmp_path / "out", tokenizer=tokenizer, field="body", max_unknown=1
+    )
     made_with = get_tokenizer(tokenizer)
     separator = [made_with.end_of_text]
     expected: dict[str, list[int]] = {"train": [], "val": []}
@@ -202,7 +204,10 @@ def test_what_can_not_be_encoded_is_named(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"in .*a\.jsonl line 1, got half of a surrogate pair, U\+{ord(half):X}"):
             prepare(write_lines(tmp_path / "a.jsonl", [half]), tmp_path / "out")
     (tmp_path / "text").write_bytes(b"good text " * 50000 + b"\xe9 and more " * 9)
-    with pytest.raises(DataError, match=r"byte 0xe9 at position 500000 of .*text: convert it, leave it out"):
+    with pytest.raises(
+        DataError,
+        match=r"byte 0xe9 at position 500000 of .*text: convert it, or leave it out.*, or take --tokenizer bytes",
+    ):
         prepare(tmp_path / "text", tmp_path / "out", tokenizer=vocabulary)
     assert prepare(tmp_path / "text", tmp_path / "out").num_tokens("train") > 400000
 

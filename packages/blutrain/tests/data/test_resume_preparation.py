@@ -55,16 +55,17 @@ def corpus(folder: Path) -> list[Path]:
     words = ["hello", "world", "or", "hell", "well", "世界", "naïve", "\n", "  "]
     texts = [" ".join(draw.choices(words, k=draw.choice([3, 40, 700]))) for _ in range(40)]
     (folder / "a.txt").write_text(" ".join(draw.choices(words, k=3000)))
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in [None, *texts, "", ""])
+    (folder / "a.json").write_text(json.dumps([*texts[:20], None, {"text": texts[20]}]))
     (folder / "b.jsonl").write_text(lines)
     (folder / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
-    sources = [folder / "a.txt", folder / "b.jsonl", folder / "c.jsonl.gz"]
+    sources = [folder / "a.txt", folder / "a.json", folder / "b.jsonl", folder / "c.jsonl.gz"]
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         return sources
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), folder / "d.parquet", row_group_size=7)
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["", *texts, None]}), folder / "d.parquet", row_group_size=7)
     return [*sources, folder / "d.parquet"]
 
 
@@ -157,7 +158,7 @@ def test_work_of_another_job_or_damaged_work_is_not_continued(tmp_path: Path, ch
             source.unlink()
         sources = sources[:1]
     found = make(sources, tmp_path / "out", "bytes", field=field, report=said.append)
-    assert said == []
+    assert not [line for line in said if not line.startswith("left out: ")]
     assert found == make(sources, tmp_path / "again", "bytes", field=field)
 
 

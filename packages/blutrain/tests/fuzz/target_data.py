@@ -44,10 +44,12 @@ def run_manifest(data: bytes) -> bool:
 
 
 def seeds_manifest() -> list[bytes]:
-    """A manifest as ``prepare`` writes it, and a damaged one."""
+    """A manifest as ``prepare`` writes it with everything and with the least, and a damaged one."""
     identity = get_tokenizer("bytes").identity.to_dict()
     manifest = {"format": FORMAT, "version": VERSION, "tokenizer": identity, "shards": ENTRIES}
-    return [json.dumps(manifest).encode(), json.dumps({**manifest, "shards": []}).encode()]
+    counts = {"left_out": {"binary": 2, "no_text": 1}, "unknown_tokens": {"train": 3, "val": 0}}
+    whole = {**manifest, "dtype": "uint16", **counts}
+    return [json.dumps(manifest).encode(), json.dumps(whole).encode(), json.dumps({**manifest, "shards": []}).encode()]
 
 
 def run_foreign(data: bytes) -> bool:

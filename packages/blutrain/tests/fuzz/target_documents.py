@@ -1,4 +1,4 @@
-"""Documents for ``prepare`` (JSONL, plain and compressed, text, Parquet), and questions of multiple choice.
+"""Documents for ``prepare`` (JSONL, plain and compressed, JSON, text, Parquet), and questions of multiple choice.
 
 The digests of gzip and Zstandard are right only where nothing was changed. So an input may be text that is still to be
 compressed: what is behind the library is then reached with every mutation.
@@ -6,10 +6,12 @@ compressed: what is behind the library is then reached with every mutation.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ import zstandard
 from pyarrow import parquet
 from targets import MemoryFile, MemoryFolder, Target, only
 
-from blutrain.data.chunks import Position, Split, read_chunks
+from blutrain.data.chunks import Chunk, Position, Split, read_chunks
 from blutrain.data.records import Record, read_records
-from blutrain.data.sources import SourceFile, find_sources
+from blutrain.data.sources import find_sources
 from blutrain.data.tokenizer import ByteTokenizer
 from blutrain.errors import DataError, TokenizerError
 from blutrain.multiple_choice import read_questions
@@ -32,6 +34,8 @@ _QUESTIONS = MemoryFile("questions")
 _NAMES = ("a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.txt")
 _COMPRESS = 4
 """Flag of an input that is to be compressed."""
+_JSON = 8
+"""Flag of an input that is a file of JSON."""
 _BYTES = ByteTokenizer()
 _ZSTD = zstandard.ZstdCompressor()
 
@@ -44,10 +48,10 @@ def _encode(text: str) -> None:
     assert "\0" in text
 
 
-def _texts(file: SourceFile, split: Split, start: Position) -> list[str]:
-    """Documents of the corpus from a position on, as what encodes them gets them."""
+def _texts(chunks: Iterable[Chunk]) -> list[str]:
+    """Documents, as what encodes them gets them."""
     found: list[str] = []
-    for chunk in read_chunks([file], split, FIELD, as_bytes=False, start=start):
+    for chunk in chunks:
         for piece in chunk.pieces:
             assert isinstance(piece.text, str)
             if piece.begins:
@@ -69,13 +73,15 @@ def _read_records(path: Path, pick: int) -> bool:
         assert before.offset <= after.offset
         assert before.done <= after.done
     for record in records:
-        assert record.text
         assert record.done <= file.size
         _encode(record.text)
     if records:
         number = pick % len(records)
         start = Position(0, records[number].offset, records[number].index, 0, number)
-        assert _texts(file, Split(0.25, True), start) == [record.text for record in records[number:]]
+        chunks = list(read_chunks([file], Split(0.25, True), FIELD, as_bytes=False, start=start))
+        assert _texts(chunks) == [record.text for record in records[number:] if record.text]
+        left_out = sum(sum(chunk.left_out.counts.values()) for chunk in chunks)
+        assert left_out == sum(not record.text for record in records[number:])
     return True
 
 
@@ -84,9 +90,11 @@ def _read_text(path: Path, data: bytes, pick: int) -> bool:
     with only(DataError) as outcome:
         (file,) = find_sources([path])
         split = Split.of([file], pick / 256)
+        text = data.removeprefix(codecs.BOM_UTF8)
         chunks = list(read_chunks([file], split, FIELD, as_bytes=True, start=Position()))
-        assert b"".join(piece.text for chunk in chunks for piece in chunk.pieces) == data  # type: ignore[misc]
-        assert "".join(_texts(file, split, Position())).encode() == data
+        assert b"".join(piece.text for chunk in chunks for piece in chunk.pieces) == text  # type: ignore[misc]
+        decoded = read_chunks([file], split, FIELD, as_bytes=False, start=Position())
+        assert "".join(_texts(decoded)).encode() == text
     return outcome.accepted
 
 
@@ -95,9 +103,11 @@ def run_documents(data: bytes) -> bool:
     if len(data) < 3:
         return False
     name, pick, content = _NAMES[data[0] & 3], data[1], data[2:]
-    if name == "a.txt":
+    if data[0] & _JSON:
+        name = "a.json"
+    elif name == "a.txt":
         return _read_text(_FOLDER.write(name, content), content, pick)
-    if data[0] & _COMPRESS:
+    elif data[0] & _COMPRESS:
         content = gzip.compress(content, 1, mtime=0) if name.endswith(".gz") else _ZSTD.compress(content)
     return _read_records(_FOLDER.write(name, content), pick)
 
@@ -138,6 +148,11 @@ def seeds_documents() -> list[bytes]:
         *(bytes([kind, 1]) + content for kind in (0, 1 | _COMPRESS, 2 | _COMPRESS) for content in (lines, escaped)),
         b"\x01\x02" + gz,
         b"\x02\x02" + _ZSTD.compress(lines[:half]) + _ZSTD.compress(lines[half:]),
+        bytes([_JSON, 1]) + codecs.BOM_UTF8 + json.dumps([{FIELD: text} for text in _TEXTS]).encode(),
+        bytes([_JSON, 2]) + json.dumps(["one", "", {FIELD: "two", "id": 2}], indent=1).encode(),
+        bytes([_JSON, 0]) + json.dumps({FIELD: _TEXTS[2]}, ensure_ascii=False).encode(),
+        b"\x00\x01" + codecs.BOM_UTF8 + lines,
+        b"\x03\x20" + codecs.BOM_UTF8 + b"Text of some words, no more.\n" * 3,
         b"\x03\x40" + "Text of some words: \u00e9\u4e16\U0001f600, no more.\n".encode() * 3,
     ]
 
@@ -179,8 +194,9 @@ def seeds_choices() -> list[bytes]:
 
 _WORDS = (
     b'"text"', b'"id"', b"null", b"true", b"{}", b"[]", b'""', b"-1", b"1e999", b"NaN", b"[" * 2000, b'{"a":' * 2000,
-    b'"\\ud800"', b'"\\udc80"', b'"\\u0000"', b"\\ud83d\\ude00", b"9" * 5000, b"\xff", b"\xef\xbb\xbf", b"\0", b"\n",
-    b"\r", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18", b'{"text":"a"}\n', b"\xe4\xb8", b"a" * 3000,
+    b'"\\ud800"', b'"\\udc80"', b'"\\u0000"', b"\\ud83d\\ude00", b"9" * 5000, b"\xff", b"\0", b"\n", b"\r",
+    b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd",
+    b"\x50\x2a\x4d\x18", b'{"text":"a"}\n', b"\xe4\xb8", b"a" * 3000,
 )  # fmt: skip
 _PARQUET_WORDS = (
     b"PAR1", b"PARE", b"text", b"id", b"schema", b"\x00", b"\x15\x02", b"\x15\x0c", b"\x15\x00", b"\x25\x00",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from blutrain.data.left_out import NO_TEXT, LeftOut
 from blutrain.data.records import read_records
 from blutrain.data.sources import SourceFile
 from blutrain.data.text import cut_text, find_cut
@@ -22,6 +23,10 @@ CHUNK = 2**18
 """A chunk ends with the piece that makes it as long as this."""
 
 
+class NotUtf8Error(DataError):
+    """A text file is no UTF-8, and its text is needed as such."""
+
+
 @dataclass(frozen=True)
 class Position:
     """A place in a corpus between two pieces."""
@@ -31,7 +36,7 @@ class Position:
     offset: int = 0
     """Byte of a text file; of a line of JSONL, where it begins."""
     record: int = 0
-    """Line of JSONL or row of Parquet."""
+    """Line of JSONL, item of JSON or row of Parquet."""
     piece: int = 0
     """Pieces of that record that lie before."""
     documents: int = 0
@@ -53,11 +58,20 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class _NoText:
+    """A record without text."""
+
+    place: str
+
+
+@dataclass(frozen=True)
 class Chunk:
-    """A few pieces."""
+    """A few pieces; the last one of a corpus may have none."""
 
     pieces: tuple[Piece, ...]
     """In order."""
+    left_out: LeftOut
+    """Records without text among them and before them."""
     after: Position
     """Where the next chunk begins."""
     done: int
@@ -91,7 +105,7 @@ class Split:
         """Byte of a text file at which its validation text begins, its size when there is none."""
         if self.by_document:
             return file.size
-        return _character_boundary(file, file.size - int(file.size * self.fraction))
+        return _character_boundary(file, file.size - int((file.size - file.begin) * self.fraction))
 
 
 def read_chunks(
@@ -102,7 +116,7 @@ def read_chunks(
     Args:
         files: the corpus.
         split: which text is for validation.
-        field: of the text in JSONL and Parquet.
+        field: of the text in JSONL, JSON and Parquet.
         as_bytes: leave text files undecoded.
         start: a position that a chunk gave, of the same corpus.
 
@@ -110,24 +124,30 @@ def read_chunks(
         Chunks that together hold all of the text once.
 
     Raises:
-        DataError: a file is damaged, no UTF-8 where that is needed, or has changed meanwhile.
+        DataError: a file is damaged or has changed meanwhile.
+        NotUtf8Error: a text file is no UTF-8, where ``as_bytes`` does not leave it as it is.
         OSError: a file can not be read.
     """
     pieces: list[Piece] = []
+    left_out = LeftOut()
     length = 0
     for piece, after, done in _all_pieces(files, split, field, as_bytes, start):
+        if isinstance(piece, _NoText):
+            left_out.add(NO_TEXT, piece.place)
+            continue
         pieces.append(piece)
         length += len(piece.text)
         if length >= CHUNK:
-            yield Chunk(tuple(pieces), after, done)
-            pieces, length = [], 0
-    if pieces:
-        yield Chunk(tuple(pieces), after, done)
+            yield Chunk(tuple(pieces), left_out, after, done)
+            pieces, left_out, length = [], LeftOut(), 0
+    if pieces or left_out:
+        # Records without text at the end belong to no piece after which they could be read again.
+        yield Chunk(tuple(pieces), left_out, Position(len(files), documents=after.documents), done)
 
 
 def _all_pieces(
     files: Sequence[SourceFile], split: Split, field: str, as_bytes: bool, start: Position
-) -> Iterator[tuple[Piece, Position, int]]:
+) -> Iterator[tuple[Piece | _NoText, Position, int]]:
     """Pieces, the position after each, and the bytes of all files up to there."""
     done = sum(file.size for file in files[: start.file])
     position = start
@@ -147,18 +167,18 @@ def _text_pieces(
     file: SourceFile, split: Split, start: Position, _: str, as_bytes: bool
 ) -> Iterator[tuple[Piece, Position, int]]:
     cut = split.cut_of(file)
-    position = start
+    position = replace(start, offset=max(start.offset, file.begin))
     with open(file.path, "rb") as stream:
         while position.offset < file.size:
             offset = position.offset
-            begins = offset in (0, cut)
-            documents = position.documents + (offset == 0)
+            begins = offset in (file.begin, cut)
+            documents = position.documents + (offset == file.begin)
             share = split.of_document(documents - 1) if offset < cut else "val"
             end = cut if offset < cut else file.size
             stream.seek(offset)
             raw = stream.read(min(PIECE, end - offset))
             if not raw:
-                raise DataError(f"[prepare] expected {file.size} bytes in {file.path}, got {offset}: it has changed")
+                raise DataError(f"[data] expected {file.size} bytes in {file.path}, got {offset}: it has changed")
             text, size = (raw, len(raw)) if as_bytes else _decoded(raw, offset + len(raw) == end, file.path, offset)
             position = replace(position, offset=offset + size, documents=documents)
             yield Piece(share, begins, text, str(file.path)), position, position.offset
@@ -170,8 +190,8 @@ def _decoded(raw: bytes, is_last: bool, path: Path, offset: int) -> tuple[str, i
         text, size = codecs.utf_8_decode(raw, "strict", is_last)
     except UnicodeDecodeError as error:
         found = f"byte 0x{raw[error.start]:02x} at position {offset + error.start}"
-        message = f"[prepare] expected text in UTF-8, got {found} of {path}: convert it, leave it out with --exclude,"
-        raise DataError(message + " or take --tokenizer bytes") from None
+        message = f"[data] expected text in UTF-8, got {found} of {path}: convert it, or leave it out with --exclude"
+        raise NotUtf8Error(message) from None
     if is_last:
         return text, size
     text = text[: find_cut(text, len(text) - 1)]
@@ -194,10 +214,14 @@ def _character_boundary(file: SourceFile, offset: int) -> int:
 
 def _record_pieces(
     file: SourceFile, split: Split, start: Position, field: str, _: bool
-) -> Iterator[tuple[Piece, Position, int]]:
+) -> Iterator[tuple[Piece | _NoText, Position, int]]:
     skipped = start.piece
     documents = start.documents - (skipped > 0)
+    position = start
     for record in read_records(file, field, start.record, start.offset):
+        if not record.text:
+            yield _NoText(record.place), position, record.done
+            continue
         share = split.of_document(documents)
         documents += 1
         for number, text in enumerate(cut_text(record.text, PIECE)):

@@ -175,6 +175,13 @@ def _checked_entry(folder: Path, entry: Any) -> tuple[str, Path, int]:
     return entry["split"], folder / entry["file"], entry["tokens"]
 
 
+def _check_counts(manifest: Mapping[str, Any], key: str) -> None:
+    """Numbers by name, which may be absent: manifests from before there were any do not have them."""
+    counts = manifest.get(key, {})
+    if not isinstance(counts, dict) or any(type(count) is not int or count < 0 for count in counts.values()):
+        raise TypeError(f"{key} {counts!r}"[:100])
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -193,6 +200,8 @@ def _from_manifest(folder: Path) -> Dataset:
         dtype = manifest.get("dtype", "uint16")  # manifests from before there were others do not say
         if dtype not in ("uint16", "uint32"):
             raise ValueError(f"dtype {dtype!r}"[:100])
+        for key in ("left_out", "unknown_tokens"):
+            _check_counts(manifest, key)
     except OSError as error:
         raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

@@ -7,9 +7,18 @@ exceptions next to punctuation and line ends, but none between a letter and the 
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 
+BYTE_ORDER_MARK = codecs.BOM_UTF8
+"""What some editors write before UTF-8; it is no text."""
+_FOREIGN_MARKS = {  # those of UTF-32 first: one of them begins with one of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32 (little-endian)",
+    codecs.BOM_UTF32_BE: "UTF-32 (big-endian)",
+    codecs.BOM_UTF16_LE: "UTF-16 (little-endian)",
+    codecs.BOM_UTF16_BE: "UTF-16 (big-endian)",
+}
 _BETWEEN_WORDS = re.compile(r"[A-Za-z](?= [A-Za-z])")
 _BEFORE_SPACE = re.compile(r"\S(?=\s)")
 _SEARCHED = 4096
@@ -18,6 +27,11 @@ _SEARCHED = 4096
 def half_of_a_pair(error: UnicodeEncodeError) -> str:
     """What UTF-8 could not encode, for messages."""
     return f"half of a surrogate pair, U+{ord(error.object[error.start]):04X} at position {error.start}"
+
+
+def foreign_encoding(begin: bytes) -> str | None:
+    """The encoding that the first bytes of a file name by their byte order mark, None for UTF-8 or no mark."""
+    return next((name for mark, name in _FOREIGN_MARKS.items() if begin.startswith(mark)), None)
 
 
 def find_cut(text: str, limit: int) -> int:

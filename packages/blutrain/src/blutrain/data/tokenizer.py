@@ -108,6 +108,11 @@ class Tokenizer(Protocol):
         ...
 
 
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """The id that a tokenizer gives text that it does not know; None where it has none, as bytes and their BPE."""
+    return getattr(tokenizer, "unknown", None)
+
+
 class ByteTokenizer:
     """Every byte is its own token: 256 ids, no vocabulary file, no encoding assumed.
 

@@ -71,6 +71,8 @@ class FileTokenizer:
         check_vocab_size(self.vocab_size, place)
         self.end_of_text: int = ids[end_of_text]
         """Id that separates documents."""
+        self.unknown = _unknown_id(content, ids)
+        """Id that it gives text that it does not know, None where it has none."""
         canonical = json.dumps([content, end_of_text], sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(canonical.encode()).hexdigest()
         self.identity = TokenizerIdentity("tokenizers", digest, self.vocab_size, self.end_of_text)
@@ -227,6 +229,18 @@ def _tokens(content: Mapping[str, Any]) -> set[str]:
     elif isinstance(vocab, list):
         found += [entry[0] for entry in vocab if isinstance(entry, list) and entry]
     return {token for token in found if isinstance(token, str)}
+
+
+def _unknown_id(content: Mapping[str, Any], ids: Mapping[str, int]) -> int | None:
+    """Models of words and pieces name a token; Unigram has the number of one."""
+    model = content.get("model")
+    if not isinstance(model, dict):
+        return None
+    token = model.get("unk_token")
+    if isinstance(token, str):
+        return ids.get(token)
+    number = model.get("unk_id")
+    return number if type(number) is int else None
 
 
 def _as_bpe(content: Mapping[str, Any], end_of_text: str, path: Path) -> BpeTokenizer | None:
