@@ -44,7 +44,8 @@ WORKERS = """
             f(bt.ones(2)), f(bt.ones(2))
 
     shared = {}
-    threads = [threading.Thread(target=t) for t in (train, train, replay, draw, capture)]
+    # Daemons, so that a failure ends the process.
+    threads = [threading.Thread(target=t, daemon=True) for t in (train, train, replay, draw, capture)]
     [t.start() for t in threads]
     while "f" not in shared:
         time.sleep(0.01)
@@ -71,10 +72,10 @@ WORKERS = """
 """
 
 
-def run(program: str) -> str:
-    """What a program prints that begins with `WORKERS`."""
+def run(program: str, workers: str = WORKERS) -> str:
+    """What a program prints that begins with `workers`."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(WORKERS) + textwrap.dedent(program)],
+        [sys.executable, "-c", textwrap.dedent(workers) + textwrap.dedent(program)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -126,3 +127,57 @@ def test_worker_processes_by_fork_and_children_of_children() -> None:
         """
     )
     assert printed == "[900.0, 90000.0, 270000.0]\n"
+
+
+def test_generator_that_was_in_use() -> None:
+    """A child whose parent was drawing captures and runs what draws nothing, and is told why it cannot draw."""
+    program = """
+        import ctypes, os, threading
+        import blutensor as bt
+        from blutensor import _native
+
+        inside, forked = threading.Event(), threading.Event()
+
+        def begin(context, name):
+            if name == b"rng_advance_":
+                inside.set()
+                assert forked.wait(60)
+
+        hooks = _native.Hooks(struct_size=ctypes.sizeof(_native.Hooks))
+        hooks.op_begin = kept = type(hooks.op_begin)(begin)
+        hooks.op_end = kept_end = type(hooks.op_end)(lambda context, name: None)
+        _native.check(_native.lib.blutensor_set_hooks(ctypes.byref(hooks)))
+        before = bt.capture(lambda x: x + 1.0)
+
+        @bt.capture
+        def draws(x):
+            y = x + bt.random.normal((2,))
+            bt.default_generator.advance()
+            return y
+
+        for f in (before, draws):
+            forked.set()
+            f(bt.ones(2)), f(bt.ones(2))
+        inside.clear(), forked.clear()
+        thread = threading.Thread(target=bt.default_generator.advance)
+        thread.start()
+        assert inside.wait(60)
+        pid = os.fork()
+        if pid == 0:
+            f = bt.capture(lambda x: x * 3.0)
+            print([before(bt.ones(2)).tolist() for _ in range(3)], [f(bt.ones(2)).tolist() for _ in range(3)])
+            for action in (bt.default_generator.advance, lambda: draws(bt.ones(2))):
+                try:
+                    action()
+                except RuntimeError as error:
+                    print("generator was in use" if "using the random generator" in str(error) else error)
+            sys.stdout.flush()
+            os._exit(0)
+        status = os.waitpid(pid, 0)[1]
+        forked.set()
+        thread.join()
+        assert status == 0
+    """
+    printed = run(program, workers="import sys")
+    told = "generator was in use\n"
+    assert printed == f"{[[2.0, 2.0]] * 3} {[[3.0, 3.0]] * 3}\n" + told * 2

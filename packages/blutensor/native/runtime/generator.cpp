@@ -26,6 +26,7 @@ Generator::Generator() {
   Tensor state = Tensor::empty({2}, DType::int64, Device{}, "generator");
   std::fill_n(static_cast<int64_t*>(state.data()), 2, 0);
   copies_.push_back({state, state.storage().version(), true});
+  host_storage_ = state.storage().id();
 }
 
 // Whoever wrote a state says so by its version.
@@ -83,9 +84,11 @@ void Generator::advance() {
 }
 
 void Generator::before_capture() {
-  const std::lock_guard lock(lock_);
   for (int i = 0; i < cuda_device_count(); ++i)
-    if (const Device device{DeviceType::cuda, i}; in_use(device)) on(device);
+    if (const Device device{DeviceType::cuda, i}; in_use(device)) {
+      const std::lock_guard lock(lock_);
+      on(device);
+    }
 }
 
 void Generator::begin_step() {
@@ -94,6 +97,7 @@ void Generator::begin_step() {
 }
 
 void Generator::before_run(const Program& program) {
+  if (program.device.type == DeviceType::cpu && !program.reads(host_storage_)) return;
   const std::lock_guard lock(lock_);
   note_writes();
   for (Copy& copy : copies_)

@@ -33,7 +33,7 @@ class Generator final : public RefCounted {
 
   // Makes the states of all devices in use: what a capture reads has to exist before it.
   void before_capture();
-  // Brings the states that a program reads up to date.
+  // Brings the states that a program reads up to date. Where it reads none, nobody waits for who draws meanwhile.
   void before_run(const Program& program);
   // A run draws what the second recording drew; the host's count goes on where that one ended.
   void after_run(const Program& program);
@@ -50,6 +50,7 @@ class Generator final : public RefCounted {
 
   ForkLock lock_{"the random generator"};
   std::vector<Copy> copies_;  // the host's first
+  uint64_t host_storage_;     // of the host's state, which is there from the beginning
   std::atomic<int64_t> op_id_{0}, step_{0};
 };
 
