@@ -47,6 +47,28 @@ def to_torch(torch: Any, model: GPT, dtype: Any) -> Any:
     return other
 
 
+@pytest.mark.parametrize("bad", [61, 63, 64, -1])
+def test_padded_ids_are_no_input(bad: int) -> None:
+    """Nowhere: eagerly, decoding, and in a captured step, of whose two halves the loss has its own check."""
+    config = ModelConfig(layers=1, heads=1, channels=8, context=16, vocab_size=61, pad_vocab_to=64)
+    model = GPT(config)
+    good, wrong = (bt.asarray(np.array([[60, token]], np.int32)) for token in (0, bad))
+    for call in (model, model.logits, model.hidden):
+        assert call(good).shape[:2] == (1, 2)
+        with pytest.raises(IndexError, match=rf"\[embedding\] expected ids from 0 to 60, got {bad} at position 1"):
+            call(wrong)
+    with pytest.raises(IndexError, match=f"ids from 0 to 60, got {bad}"):
+        model.decode(wrong[:, 1], bt.asarray(np.array(0, np.int32)), KVCache(config))
+    step = bt.capture(lambda tokens, targets: model.loss_sum(tokens, targets))
+    with bt.no_grad():
+        for _ in range(3):  # recorded, and from the third call on replayed
+            step(good, good)
+        with pytest.raises(IndexError, match=f"ids from 0 to 60, got {bad}"):
+            step(wrong, good)
+        with pytest.raises(IndexError, match=f"targets from 0 to 60 .* got {bad}"):
+            step(good, wrong)
+
+
 def test_padded_ids_have_no_scores() -> None:
     """None that an argmax could find: the logits of padded ids are 0, above all others where these are negative."""
     config = ModelConfig(layers=1, heads=1, channels=8, context=16, vocab_size=61, pad_vocab_to=64)

@@ -567,9 +567,10 @@ def rotary_embedding(
     x: Tensor, positions: Tensor | None = None, base: float = 10000.0, inverse: bool = False
 ) -> Tensor: ...
 
-# Rows of weight: y[..., :] = weight[ids[...], :]. ids: int32 or int64 [...], from 0 to V - 1; weight: [V, C], any
-# dtype; result: [..., C]. The gradient of weight is a sum in a fixed order, the same for any number of threads.
-def embedding(ids: Tensor, weight: Tensor) -> Tensor: ...
+# Rows of weight: y[..., :] = weight[ids[...], :]. ids: int32 or int64 [...], from 0 to V - 1, or to num_ids - 1 where
+# num_ids is not 0 and the rows behind are padding; weight: [V, C], any dtype; result: [..., C]. The gradient of weight
+# is a sum in a fixed order, the same for any number of threads.
+def embedding(ids: Tensor, weight: Tensor, num_ids: int = 0) -> Tensor: ...
 
 # Of every line of x along an axis, the elements at that line's indices: out[..., j, ...] = x[..., indices[..., j, ...],
 # ...]. x: any dtype; indices: integers of x's shape in all other axes, negative ones counted from the end, IndexError

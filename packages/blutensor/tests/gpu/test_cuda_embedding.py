@@ -101,6 +101,15 @@ def test_id_out_of_range_is_an_index_error(bad: int) -> None:
     assert exact(target)[3].tolist() == [2.0] * 4  # what was right is there; and the report is gone
 
 
+@pytest.mark.parametrize("bad", [40, 49, 50])
+def test_rows_behind_num_ids_are_padding(bad: int) -> None:
+    table = bt.ones((50, 4), device="cuda")
+    assert bt.embedding(bt.asarray([39, 0], device="cuda"), table, 40).cpu().tolist() == [[1.0] * 4] * 2
+    y = bt.embedding(bt.asarray([3, bad], device="cuda"), table, 40)
+    with pytest.raises(IndexError, match=rf"\[embedding\] expected ids from 0 to 39, got {bad} on cuda:0"):
+        y.cpu()
+
+
 def test_same_bits_again() -> None:
     ids = bt.asarray(some_ids(20000, 50304, "zipf").astype(np.int32)).cuda()
     grad = rounded(np.random.default_rng(1).standard_normal((20000, 64)), "bfloat16").cuda()

@@ -155,6 +155,27 @@ def test_ids_out_of_range_are_named_before_anything_is_written(bad: int) -> None
         F.embedding(ids, bt.ones((5, 2)))
 
 
+def test_rows_behind_num_ids_are_padding() -> None:
+    rng = np.random.default_rng(7)
+    weight, ids = normal(rng, 8, 3), np.array([[0, 4], [4, 1]])
+    w = parameter(weight)
+    y = F.embedding(bt.asarray(ids), w, 5)
+    np.testing.assert_array_equal(y.detach().numpy(), weight[ids])
+    upstream = normal(rng, 2, 2, 3)
+    y.backward(bt.asarray(upstream))
+    np.testing.assert_allclose(w.grad.numpy(), scatter(ids, upstream, 8), rtol=1e-6)
+    assert F.embedding(bt.asarray(np.array([7])), w, 8).shape == (1, 3)
+    for bad in (5, 7, 8, -1):
+        with pytest.raises(IndexError, match=rf"\[embedding\] expected ids from 0 to 4, got {bad} at position 1"):
+            F.embedding(bt.asarray(np.array([0, bad])), w, 5)
+
+
+@pytest.mark.parametrize("num_ids", [-1, 4])
+def test_num_ids_is_a_number_of_rows(num_ids: int) -> None:
+    with pytest.raises(ValueError, match=rf"expected num_ids from 0 \(all\) to 3, the rows of weight, got {num_ids}"):
+        F.embedding(bt.zeros((2,), dtype="int64"), bt.ones((3, 2)), num_ids)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

@@ -185,11 +185,15 @@ class GPT(nn.Module):
             message = f"[GPT] expected at most {self.config.context} tokens (model.context), got {length}"
             raise InvalidInputError(message)
         positions = self.wpe.weight if length == self.config.context else self.wpe.weight[:length]
-        x = self.wte(tokens) + positions
+        x = self._embedded(tokens) + positions
         if self.training and self.config.dropout > 0:
             x = F.dropout(x, self.config.dropout, training=True)
         hidden: bt.Tensor = self.lnf(self.blocks(x))
         return hidden
+
+    def _embedded(self, tokens: bt.Tensor) -> bt.Tensor:
+        """Rows of the token embedding: [B, T, C]. An id of the padding is as wrong as one beyond it."""
+        return F.embedding(tokens, self.wte.weight, self.config.vocab_size)
 
     def logits(self, tokens: bt.Tensor) -> bt.Tensor:
         """Scores of the token after each one.
@@ -248,7 +252,7 @@ class GPT(nn.Module):
             [B, V].
         """
         batch = token.shape[0]
-        x = self.wte(token.reshape((batch, 1))) + self.wpe(position.reshape((1,)))
+        x = self._embedded(token.reshape((batch, 1))) + self.wpe(position.reshape((1,)))
         for layer, block in enumerate(self.blocks):
             x = block.decode(x, cache, layer, position)
         logits = F.linear(self.lnf(x), self.head_weight)

@@ -7,6 +7,7 @@
 #include "ops/cuda/table.h"
 #include "ops/cuda/vector.cuh"
 #include "ops/embedding/embedding_cuda.h"
+#include "ops/embedding/embedding_ids.h"
 
 namespace blutensor {
 
@@ -57,7 +58,7 @@ void embedding_cuda(const Launch& launch, Execution& run) {
   const Gather p{ids,
                  launch.inputs[0].dtype,
                  launch.inputs[0].numel(),
-                 table.shape[0],
+                 num_ids(launch),
                  table.strides[0] * size / word,
                  table.strides[1],
                  bytes / word,

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "ops/all_operators.h"
+#include "ops/embedding/embedding_ids.h"
 #include "ops/matmul/operand.h"
 #include "ops/parallel.h"
 #include "ops/registry.h"
@@ -59,6 +60,9 @@ std::vector<TensorSpec> infer_embedding(const OpCall& call) {
   const Tensor &ids = call.inputs[0], &weight = call.inputs[1];
   check_ids("embedding", ids);
   require(weight.rank() == 2, "[embedding] expected weight of shape (V, C), got ", describe(weight));
+  const int64_t limit = call.attrs.i(0);
+  require(limit >= 0 && limit <= weight.size(0), "[embedding] expected num_ids from 0 (all) to ", weight.size(0),
+          ", the rows of weight, got ", limit);
   Shape shape = ids.shape();
   shape.push_back(weight.size(1));
   return {{weight.dtype(), shape, {}, false}};
@@ -85,7 +89,7 @@ void execute_embedding(const Launch& launch, Execution& run) {
   const int64_t count = ids.numel();
   auto* rows = run.take<int64_t>(count);
   if (run.dry()) return;
-  read_ids("embedding", ids, table.shape[0], rows);
+  read_ids("embedding", ids, num_ids(launch), rows);
   if (y.numel() == 0) return;
   const Matrix weight{table.data, table.dtype, table.shape[0], table.shape[1], table.strides[0], table.strides[1]};
   switch (dtype_size(table.dtype)) {
@@ -237,7 +241,8 @@ std::vector<TensorSpec> infer_backward(const OpCall& call) {
 Tensors backward_gradient(GradContext& ctx) {
   static const OpRef embedding{"embedding"};
   Tensors grads(2);
-  if (ctx.grad_output(0).defined() && ctx.needs(0)) grads[0] = embedding({ctx.input(1), ctx.grad_output(0)});
+  if (ctx.grad_output(0).defined() && ctx.needs(0))
+    grads[0] = embedding({ctx.input(1), ctx.grad_output(0)}, {Attr::of_int(0)});
   return grads;
 }
 
@@ -268,11 +273,13 @@ void register_embedding(OperatorRegistry& registry) {
     Operator op;
     op.name = "embedding";
     op.doc =
-        "Rows of weight: y[..., :] = weight[ids[...], :]. ids: int32 or int64 [...], from 0 to V - 1; weight: [V, C], "
-        "any dtype; result: [..., C]. "
+        "Rows of weight: y[..., :] = weight[ids[...], :]. ids: int32 or int64 [...], from 0 to V - 1, or to num_ids - "
+        "1 "
+        "where num_ids is not 0 and the rows behind are padding; weight: [V, C], any dtype; result: [..., C]. "
         "The gradient of weight is a sum in a fixed order, the same for any number of threads.";
     op.category = "Neural network";
     op.inputs = {{"ids", Kind::required}, {"weight", Kind::required}};
+    op.attrs = {{"num_ids", AttrKind::integer, Attr::of_int(0), false, {}}};
     op.output_names = {"y"};
     op.infer = infer_embedding;
     op.workspace = workspace_of<execute_embedding>;

@@ -118,13 +118,19 @@ def rms_norm(
     return ops.rms_norm(x, weight, eps, _normalized_axes("rms_norm", x, normalized_shape))[0]
 
 
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+def embedding(ids: Tensor, weight: Tensor, num_ids: int = 0) -> Tensor:
     """Rows of `weight` [V, C] by integer `ids` [...]: [..., C].
 
+    Args:
+        ids: Integers [...].
+        weight: [V, C].
+        num_ids: Ids are below it where the rows behind are padding; 0 for V.
+
     Raises:
-        IndexOutOfRangeError: An id outside [0, V).
+        IndexOutOfRangeError: An id outside [0, V), or outside [0, num_ids).
+        ShapeError: num_ids above V, or below 0.
     """
-    return ops.embedding(ids, weight)
+    return ops.embedding(ids, weight, num_ids)
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
