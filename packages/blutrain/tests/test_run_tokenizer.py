@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from blutrain.data.tokenizer_bpe import byte_characters
 from blutrain.errors import ConfigError, DataError, InvalidInputError, TokenizerError
 from blutrain.evaluation import evaluate
 from blutrain.generation import generate
+from blutrain.huggingface import export_hf
 from blutrain.launch import train
 
 TINY = (
@@ -112,6 +114,25 @@ def test_a_run_is_not_resumed_with_data_of_another_tokenizer(tmp_path: Path, dat
         ConfigError, match=r"data\.tokenizer: expected the tokenizer of the checkpoint of step 2, 'bpe'"
     ):
         train(configure(other, tmp_path / "run", "data.tokenizer=bytes", "train.steps=3"), resume=True)
+
+
+@pytest.mark.parametrize("where", ["data", "named"])
+def test_files_of_another_tokenizer_go_nowhere(tmp_path: Path, data: Path, vocabulary: Path, where: str) -> None:
+    """Beside the tokenizer's own files lie some that are not read: in the prepared folder, or where it was named."""
+    if where == "named":  # foreign shards, with nothing beside them
+        shutil.rmtree(data / "tokenizer")
+        (data / "manifest.json").unlink()
+    beside = data / "tokenizer" if where == "data" else vocabulary
+    for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "notes.txt", "vocab.json"):
+        (beside / name).write_text('{"of": "another"}')
+    train(configure(data, tmp_path / "run", f"data.tokenizer={vocabulary}"))
+    assert sorted(path.name for path in (tmp_path / "run" / "tokenizer").iterdir()) == ["encoder.json", "vocab.bpe"]
+    exported = export_hf(tmp_path / "run", tmp_path / "hf").files
+    assert exported == ("config.json", "merges.txt", "model.safetensors", "vocab.json")
+    assert get_tokenizer(tmp_path / "hf").identity == get_tokenizer(vocabulary).identity
+    shutil.rmtree(tmp_path / "run" / "tokenizer")  # then the named one is exported
+    export_hf(tmp_path / "run", tmp_path / "named")
+    assert sorted(os.listdir(tmp_path / "named")) == list(exported)
 
 
 def test_damaged_files_beside_the_data(tmp_path: Path, data: Path, vocabulary: Path) -> None:

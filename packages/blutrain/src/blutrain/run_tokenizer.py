@@ -13,7 +13,7 @@ from pathlib import Path
 from blutrain.checkpoint.files import OsFiles, write_small_file
 from blutrain.config import Config
 from blutrain.data.dataset import Dataset
-from blutrain.data.tokenizer import NAMES, Tokenizer, TokenizerIdentity, get_tokenizer
+from blutrain.data.tokenizer import NAMES, Tokenizer, TokenizerIdentity, get_tokenizer, tokenizer_files
 from blutrain.errors import DataError, TokenizerError
 from blutrain.run_folder import RunPaths
 
@@ -61,7 +61,7 @@ def tokenizer_of_data(config: Config, dataset: Dataset) -> Tokenizer:
 
 
 def keep_tokenizer(config: Config, dataset: Dataset, folder: Path) -> Tokenizer:
-    """Copy the files of a run's tokenizer into its folder, each in one step.
+    """Copy the files of a run's tokenizer, and no other that lies beside them, into its folder, each in one step.
 
     Args:
         config: of the run.
@@ -77,7 +77,7 @@ def keep_tokenizer(config: Config, dataset: Dataset, folder: Path) -> Tokenizer:
         OSError: the disk is full or the folder may not be written to.
     """
     if dataset.tokenizer_path is not None:
-        _copy(sorted(dataset.tokenizer_path.iterdir()), folder)
+        _copy(tokenizer_files(dataset.tokenizer_path), folder)
         return tokenizer_of_data(config, dataset)
     tokenizer = tokenizer_of_data(config, dataset)
     with tempfile.TemporaryDirectory() as temporary:

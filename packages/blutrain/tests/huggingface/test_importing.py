@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,16 @@ def test_tokenizer_files_travel(tmp_path: Path) -> None:
     write_model(tmp_path / "hf", config={**CONFIG, "vocab_size": ids - 1})
     with pytest.raises(ModelFormatError, match=f"at most {ids - 1} ids .* got {ids}"):
         import_hf(tmp_path / "hf", tmp_path / "other")
+
+
+def test_files_of_another_tokenizer_do_not_travel(tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    ids = write_tokenizer(tmp_path / "hf")
+    for name in ("encoder.json", "vocab.bpe"):  # what is read, beside other files
+        shutil.copy(tmp_path / "hf" / {"encoder.json": "vocab.json"}.get(name, "merges.txt"), tmp_path / "hf" / name)
+    (tmp_path / "hf" / "tokenizer.json").write_text("{}")
+    write_model(tmp_path / "hf", config={**CONFIG, "vocab_size": ids})
+    assert import_hf(tmp_path / "hf", tmp_path / "run").tokenizer_files == ("encoder.json", "vocab.bpe")
 
 
 def test_a_damaged_tokenizer_is_told_and_weights_are_imported(tmp_path: Path) -> None:

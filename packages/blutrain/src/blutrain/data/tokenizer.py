@@ -261,9 +261,37 @@ def get_tokenizer(name: str | Path) -> Tokenizer:
     raise TokenizerError(f"[tokenizer] expected {', '.join(NAMES)} or a path, got {text!r}{hint}")
 
 
+def tokenizer_files(path: Path) -> list[Path]:
+    """The files that ``get_tokenizer(path)`` reads, and no other that lies beside them.
+
+    Args:
+        path: a tokenizer's folder, or its file.
+
+    Returns:
+        The file that comes first, and those that belong to it and are there.
+
+    Raises:
+        TokenizerError: there is none.
+    """
+    from blutrain.data.tokenizer_bpe import MERGES_OF
+    from blutrain.data.tokenizer_file import TOKENIZER_CONFIG
+
+    first = _first_file(path)
+    second = first.with_name(MERGES_OF.get(first.name, TOKENIZER_CONFIG))
+    return [first, second] if second.is_file() else [first]
+
+
 def _from_files(path: Path) -> Tokenizer:
     from blutrain.data.tokenizer_bpe import MERGES_OF, load_bpe
-    from blutrain.data.tokenizer_file import TOKENIZER_JSON, load_tokenizer_json
+    from blutrain.data.tokenizer_file import load_tokenizer_json
+
+    path = _first_file(path)
+    return load_bpe(path) if path.name in MERGES_OF else load_tokenizer_json(path)
+
+
+def _first_file(path: Path) -> Path:
+    from blutrain.data.tokenizer_bpe import MERGES_OF
+    from blutrain.data.tokenizer_file import TOKENIZER_JSON
 
     if path.is_dir():
         found = [path / name for name in ("encoder.json", TOKENIZER_JSON, *MERGES_OF) if (path / name).is_file()]
@@ -277,7 +305,7 @@ def _from_files(path: Path) -> Tokenizer:
     partners = {merges: vocab for vocab, merges in MERGES_OF.items()}
     if path.name in partners:
         path = path.with_name(partners[path.name])
-    return load_bpe(path) if path.name in MERGES_OF else load_tokenizer_json(path)
+    return path
 
 
 def _half_a_pair(tokenizer: str, error: UnicodeEncodeError) -> TokenizerError:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import blutensor as bt
 from blutrain.arguments import checked
 from blutrain.config import Config, ModelConfig
-from blutrain.data.tokenizer import TOKENIZER_FILES, Tokenizer
+from blutrain.data.tokenizer import TOKENIZER_FILES, Tokenizer, tokenizer_files
 from blutrain.errors import BlutrainError, InvalidInputError, TokenizerError
 from blutrain.huggingface import names
 from blutrain.huggingface.configuration import CONFIG_JSON, model_config_json
@@ -185,8 +185,7 @@ def _write_tokenizer(folder: Path, run: str | Path, config: Config) -> int | Non
     except TokenizerError:
         return None
     if place.exists():
-        source = place if place.is_dir() else place.parent
-        _copy_renamed([source / file for file in TOKENIZER_FILES], folder)
+        _copy_renamed([path for path in tokenizer_files(place) if path.name in TOKENIZER_FILES], folder)
     if not _is_complete(folder):
         _save_renamed(tokenizer, folder)
     return tokenizer.end_of_text
@@ -198,8 +197,7 @@ def _is_complete(folder: Path) -> bool:
 
 def _copy_renamed(files: Sequence[Path], folder: Path) -> None:
     for path in files:
-        if path.is_file():
-            shutil.copyfile(path, folder / _RENAMED.get(path.name, path.name))
+        shutil.copyfile(path, folder / _RENAMED.get(path.name, path.name))
 
 
 def _save_renamed(tokenizer: Tokenizer, folder: Path) -> None:

@@ -17,7 +17,7 @@ from blutrain.checkpoint import CheckpointStore
 from blutrain.checkpoint.format import DeferredArray
 from blutrain.config import Config, ModelConfig
 from blutrain.config_io import config_to_dict, config_to_toml, load_config, with_absolute_paths
-from blutrain.data.tokenizer import NAMES, TOKENIZER_FILES, Tokenizer, get_tokenizer
+from blutrain.data.tokenizer import NAMES, Tokenizer, get_tokenizer, tokenizer_files
 from blutrain.errors import ConfigError, Problem, TokenizerError
 from blutrain.huggingface import names
 from blutrain.huggingface.configuration import find_preset, fine_tuning, read_model_config
@@ -93,9 +93,9 @@ def import_hf(
     stored = _checked(files, read_tensors(files), model)
     preset = find_preset(model)
     config = fine_tuning(replace(PRESETS[preset] if preset else Config(), model=model))
-    tokenizer_files = [files.folder / name for name in TOKENIZER_FILES if (files.folder / name).is_file()]
-    tokenizer = _load_tokenizer(files.folder, model, tell) if tokenizer_files else None
-    name = _tokenizer_name(model, tokenizer, RunPaths(out).tokenizer if tokenizer_files else None)
+    copied = _tokenizer_files(files.folder)
+    tokenizer = _load_tokenizer(files.folder, model, tell) if copied else None
+    name = _tokenizer_name(model, tokenizer, RunPaths(out).tokenizer if copied else None)
     config = replace(config, data=replace(config.data, path="", tokenizer=name))
     config = load_config(base=config, settings=settings)
     config = with_absolute_paths(replace(config, run=replace(config.run, folder=str(out))))
@@ -114,11 +114,11 @@ def import_hf(
             "imported": str(files.folder.absolute()),
         }
         path = store.save(0, _arrays(stored, model), meta)
-        _copy(tokenizer_files, run.tokenizer)
+        _copy(copied, run.tokenizer)
         run.write_config(config_to_toml(config))
         run.log_event("imported", source=meta["imported"])
     parameters = sum(int(np.prod(stored[name.theirs].shape)) for name in names.tensor_names(model))
-    return ImportResult(Path(out), path, config, preset, parameters, tuple(path.name for path in tokenizer_files))
+    return ImportResult(Path(out), path, config, preset, parameters, tuple(path.name for path in copied))
 
 
 def _check_shape(wanted: ModelConfig, found: ModelConfig) -> None:
@@ -201,6 +201,14 @@ def _array(tensor: StoredTensor, name: TensorName, shape: tuple[int, ...]) -> ND
     if values.shape != shape:
         values = np.concatenate([values, np.zeros((shape[0] - values.shape[0], *shape[1:]), np.float32)])
     return values
+
+
+def _tokenizer_files(folder: Path) -> list[Path]:
+    """Files of the tokenizer that lies beside a model; none where there is no tokenizer."""
+    try:
+        return tokenizer_files(folder)
+    except TokenizerError:
+        return []
 
 
 def _load_tokenizer(folder: Path, model: ModelConfig, tell: Callable[[str], None]) -> Tokenizer | None:
