@@ -160,8 +160,8 @@ void Loader::set_state(const int64_t* state) {
   get_state(own);
   for (int i = 0; i < BLUTRAIN_LOADER_STATE_SIZE; ++i) {
     if (i == 1 || i == 2) continue;
-    require(state[i] == own[i], "the saved position is for another " + std::string(names[i]) + ": expected " +
-                                    std::to_string(own[i]) + ", got " + std::to_string(state[i]) +
+    require(state[i] == own[i], "the saved position is for another " + std::string(names[i]) + ": it has " +
+                                    std::to_string(state[i]) + ", this loader " + std::to_string(own[i]) +
                                     "; resume with the data and settings that the run began with");
   }
   const int64_t end = options_.one_pass != 0 ? num_windows_ + 1 : num_windows_;

@@ -221,6 +221,8 @@ def test_state_resumes_exactly_with_another_batch(tmp_path: Path) -> None:
     ):
         with pytest.raises(ShardError, match="saved position"):
             wrong.set_state(state)
+    with pytest.raises(ShardError, match="for another seed: it has 5, this loader 6"):
+        Loader(paths, 4, 3, vocab_size=256, seed=6).set_state(state)
     state[2] = 33
     with pytest.raises(ShardError, match="window < 33"):
         loader.set_state(state)

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blutrain.checkpoint import CheckpointFormatError, CheckpointNotFoundError
 from blutrain.cli import run_command
 from blutrain.config import Config
 from blutrain.config_io import load_config
 from blutrain.data import prepare
 from blutrain.errors import ConfigError, DataError
+from blutrain.evaluation import evaluate
+from blutrain.generation import generate
 from blutrain.launch import open_run, resolve_config, train
 from blutrain.metrics import read_metrics
 from blutrain.run_folder import NothingToResumeError
@@ -197,12 +200,49 @@ def test_a_run_that_lost_its_checkpoints_is_not_begun_again_unasked(data: Path, 
         path.write_bytes(b"x") if loss == "damaged" else path.unlink()
     metrics = (folder / "metrics.jsonl").read_bytes()
     for _ in range(2):
-        with pytest.raises(NothingToResumeError, match="--overwrite"):
+        found = (
+            r"damaged ones alone \(step-00000004\.safe.*, step-00000002\.safe" if loss == "damaged" else "none, alth"
+        )
+        with pytest.raises(NothingToResumeError, match=f"got {found}.*--overwrite"):
             train(configure(data, folder, "train.steps=8"), resume=True)
         assert (folder / "metrics.jsonl").read_bytes() == metrics
         assert load_config(folder / "config.toml").train.steps == 4
     train(configure(data, folder), overwrite=True)
     assert [event["step"] for event in read_metrics(folder)] == [1, 2, 3, 4]
+
+
+def test_evaluating_damaged_checkpoints_names_them(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(configure(data, folder, "train.checkpoint_every=1"))
+    paths = sorted((folder / "checkpoints").glob("*.safetensors"))
+    for path in paths:
+        path.write_bytes(b"x")
+    names = r"step-00000004\.safetensors, step-00000003\.safetensors, step-00000002\.safetensors"
+    with pytest.raises(CheckpointFormatError, match=rf"damaged ones alone: {names} \(.*put a good copy back, or train"):
+        evaluate(folder)
+    for path in paths[:-1]:
+        path.unlink()
+    paths[-1].rename(paths[-1].with_name(paths[-1].name + ".damaged"))  # as --resume does
+    with pytest.raises(CheckpointFormatError, match=r"alone: step-00000004\.safetensors\.damaged; put"):
+        generate(folder)
+    (folder / "checkpoints" / (paths[-1].name + ".damaged")).unlink()
+    with pytest.raises(CheckpointNotFoundError, match="train one first"):
+        evaluate(folder)
+
+
+def test_another_seed_is_refused_once_and_the_right_way_round(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    train(configure(data, folder, "train.seed=7"))
+    command = ["train", str(folder), "--resume", "--quiet", "--set", "train.steps=6", "--set", "train.seed=8"]
+    assert run_command(command) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "seed" in line]
+    assert line.startswith(
+        "error: train.seed: expected 7, as in the checkpoint of step 4, got 8: a run can not be resumed"
+    )
+    assert "with another seed; take the old value" in line
+    assert run_command([*command[:-1], "train.seed=7"]) == 0
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(data: Path, tmp_path: Path) -> None:

@@ -199,6 +199,42 @@ def test_a_trained_tokenizer_from_text_to_text(tmp_path: Path, capsys: pytest.Ca
     assert generate(tmp_path / "run", "the lazy", max_new_tokens=3).startswith("the lazy")
 
 
+def test_a_vocabulary_that_falls_short_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a").write_text("abc")
+    (tmp_path / "text" / "b").write_bytes(b"\0")
+    command = ["train-tokenizer", str(tmp_path / "text"), "--out", str(tmp_path / "own"), "--vocab-size"]
+    assert run_command([*command, "300"]) == 0
+    found = capsys.readouterr()
+    assert "259 ids, end-of-text is 0" in found.out
+    left_out, short = found.err.splitlines()
+    assert left_out == f"left out: 1 file(s) that are no text (a byte 0): {tmp_path}/text/b"
+    assert short.startswith("notice: the vocabulary has 259 ids and not 300: nothing is left to merge in the text")
+    shutil.rmtree(tmp_path / "own")
+    assert run_command([*command, "259"]) == 0
+    assert "notice" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"caf\xe9",
+            r"^\[data\] expected text in UTF-8, got byte 0xe9 at position 3 of .*leave it out with --exclude$",
+        ),
+        (b'{"text": null}', r"expected text, got none; left out: 1 record\(s\) without text .*line 1"),
+    ],
+)
+def test_no_tokenizer_of_what_is_no_text(tmp_path: Path, content: bytes, message: str) -> None:
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    path = tmp_path / ("a.txt" if content.startswith(b"c") else "a.jsonl")
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        train_tokenizer(path, tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
 @pytest.mark.parametrize("size", [256, 2**24 + 1])
 def test_impossible_sizes(tmp_path: Path, size: int) -> None:
     with pytest.raises(InvalidInputError, match=f"257 to 16777216 ids, got {size}"):

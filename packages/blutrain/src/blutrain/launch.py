@@ -13,6 +13,7 @@ from pathlib import Path
 import blutensor as bt
 from blutrain.arguments import checked
 from blutrain.checkpoint import CheckpointError
+from blutrain.checkpoint.errors import listed
 from blutrain.config import Config
 from blutrain.config_io import config_to_dict, config_to_toml, load_config, with_absolute_paths
 from blutrain.console import Reporter, SilentReporter
@@ -111,7 +112,7 @@ def open_run(
         if resume:
             step = trainer.resume()
             if step is None and folder.had_checkpoints():
-                raise NothingToResumeError(folder.checkpoints)
+                raise NothingToResumeError(folder.checkpoints, listed(trainer.store.remains()))
             trainer.progress.seconds = recorder.resume_at(step or 0)
             reporter.line("nothing to resume: starting at step 0" if step is None else f"resuming at step {step}")
         folder.write_config(config_to_toml(with_absolute_paths(config)))

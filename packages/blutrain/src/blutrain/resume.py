@@ -12,7 +12,8 @@ from blutrain.data.tokenizer import TokenizerIdentity
 from blutrain.errors import ConfigError, DataError, Problem
 
 _FIXED_SECTIONS = ("model",)
-_FIXED = ("data.shuffle",)
+_FIXED = {"data.shuffle": "data in another order", "train.seed": "another seed"}
+"""What may not change once a step was done, and what it would be to continue with."""
 _NOTICED_ALTHOUGH_MODEL = ("model.dropout",)
 _FREE = (
     "data.path", "data.tokenizer", "train.device", "train.threads", "train.memory_limit_gib", "train.log_every",
@@ -36,18 +37,19 @@ def check_resume(config: Config, dataset: Dataset, meta: Mapping[str, Any]) -> l
         A line for every change that alters the training from here on, for people.
 
     Raises:
-        ConfigError: the checkpoint is of another model, of another order of the data, or of a later step than the last.
+        ConfigError: the checkpoint is of another model, of another seed or order of the data, or of a later step than
+            the last.
         DataError: the data are not those of the checkpoint.
     """
     step = int(meta["step"])
     stored = meta.get("config")
-    fixed_keys = _FIXED if step else ()  # an imported model has seen no data of ours
+    fixed_keys = _FIXED if step else {}  # an imported model has seen no data of ours
     changes = _changes(stored if isinstance(stored, Mapping) else {}, config_to_dict(config))
     problems = []
     for key, (before, now) in changes.items():
         fixed = key.partition(".")[0] in _FIXED_SECTIONS and key not in _NOTICED_ALTHOUGH_MODEL
         if fixed or key in fixed_keys:
-            what = "another model" if fixed else "data in another order"
+            what = "another model" if fixed else fixed_keys[key]
             message = f"expected {before!r}, as in the checkpoint of step {step}, got {now!r}: a run can not be resumed"
             problems.append(Problem(key, f"{message} with {what}; take the old value or another run.folder"))
     before, now = meta.get("tokenizer"), dataset.tokenizer

@@ -52,11 +52,11 @@ class RunFolderLockedError(RunFolderError, RuntimeError):
 class NothingToResumeError(RunFolderError, FileNotFoundError):
     """A run is to be continued that had checkpoints, and none of them is good any more."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], damaged: str = "") -> None:
+        found = f"damaged ones alone ({damaged})" if damaged else "none, although the run had some"
         super().__init__(
             path,
-            "expected a good checkpoint to resume from, got none, although the run had some: put one back, or start "
-            "anew with --overwrite",
+            f"expected a good checkpoint to resume from, got {found}: put one back, or start anew with --overwrite",
         )
 
 

@@ -7,11 +7,12 @@ values rounded), ``optimizer.<moment>.<parameter>``, ``generator`` (seed and ste
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 import blutensor as bt
 from blutrain.arguments import checked
 from blutrain.checkpoint import CheckpointFormatError, CheckpointNotFoundError, CheckpointStore
+from blutrain.checkpoint.errors import listed
 from blutrain.config import Config
 from blutrain.config_io import config_from_dict
 from blutrain.data.loader import Loader
@@ -28,6 +30,7 @@ from blutrain.model import GPT
 
 Arrays = dict[str, NDArray[Any]]
 
+_log = logging.getLogger("blutrain.checkpoint")
 _MASTER = "master."
 
 CHECKPOINTS = "checkpoints"
@@ -167,17 +170,30 @@ def load_checkpoint(run: str | Path) -> tuple[Path, Arrays, dict[str, Any]]:
 
     Raises:
         CheckpointNotFoundError: there is none.
-        CheckpointFormatError: the file is damaged.
+        CheckpointFormatError: the file is damaged, or all of the folder are.
     """
     path = Path(run)
     if path.is_dir():
         folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
-        found = CheckpointStore(folder).load_latest()
+        told: list[str] = []
+        store = CheckpointStore(folder, report=told.append)
+        found = store.load_latest()
         if found is None:
-            raise CheckpointNotFoundError(folder, "expected a run with checkpoints, got none: train one first")
+            _no_good_checkpoint(store, told)
+        for line in told:
+            _log.warning(line)
         return found
     arrays, meta = CheckpointStore(path.parent).load(path)
     return path, arrays, meta
+
+
+def _no_good_checkpoint(store: CheckpointStore, told: Sequence[str]) -> NoReturn:
+    damaged = store.remains()
+    if not damaged:
+        raise CheckpointNotFoundError(store.folder, "expected a run with checkpoints, got none: train one first")
+    reason = f" ({told[0]})" if told else ""
+    message = f"expected a good checkpoint, got damaged ones alone: {listed(damaged)}{reason}"
+    raise CheckpointFormatError(store.folder, message + "; put a good copy back, or train anew with --overwrite")
 
 
 def _config_of(run: str | Path, path: Path, meta: Mapping[str, Any]) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from blutrain.errors import BlutrainError
@@ -57,6 +58,13 @@ class CheckpointReadOnlyError(CheckpointWriteError):
     """The folder may not be written to."""
 
 
+def listed(paths: Sequence[Path]) -> str:
+    """Names of files for a message: the newest few, newest first."""
+    names = [path.name for path in reversed(paths)]
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} older ones" if len(names) > _LISTED else "")
+
+
+_LISTED = 3
 _KEPT = "earlier checkpoints are untouched"
 
 

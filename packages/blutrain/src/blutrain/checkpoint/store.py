@@ -97,6 +97,11 @@ class CheckpointStore:
         """Returns the checkpoint files, oldest first, unread: some may be damaged."""
         return [self.path_of(step) for step in self._steps()]
 
+    def remains(self) -> Sequence[Path]:
+        """Returns all files of checkpoints, oldest first, unread: those that `recover` set aside as damaged, too."""
+        aside = self._folder.glob(f"step-*{DAMAGED_SUFFIX}") if self._folder.is_dir() else ()
+        return sorted([*self.list(), *aside])
+
     def save(self, step: int, tensors: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> Path:
         """Saves a checkpoint, verifies it, makes it the latest and removes the oldest beyond ``keep``.
 

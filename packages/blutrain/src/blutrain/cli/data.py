@@ -57,6 +57,6 @@ def train_tokenizer(
     from blutrain.data import train_tokenizer as make
 
     with progress_bar("reading") as progress:
-        tokenizer = make(sources, out, include=include, exclude=exclude, progress=progress, **options)
+        tokenizer = make(sources, out, include=include, exclude=exclude, progress=progress, report=note, **options)
     click.echo(f"{'vocabulary':<10} {tokenizer.vocab_size:,} ids, end-of-text is {tokenizer.end_of_text}")
     click.echo(f"{'tokenizer':<10} {out}")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from blutrain.arguments import checked
 from blutrain.data.chunks import Position, Split, read_chunks
-from blutrain.data.sources import find_sources
+from blutrain.data.left_out import LeftOut
+from blutrain.data.sources import SourceFile, find_sources
 from blutrain.data.tokenizer import END_OF_TEXT, MAX_VOCAB, Tokenizer, as_text, get_tokenizer
 from blutrain.data.tokenizer_bpe import INSTALL
 from blutrain.data.tokenizer_file import save_tokenizer_json
@@ -26,6 +27,7 @@ def train_tokenizer(
     include: Sequence[str] = ("*",),
     exclude: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Tokenizer:
     """Train a byte-level BPE with GPT-2's way of cutting text. The same text gives the same tokenizer.
 
@@ -37,14 +39,16 @@ def train_tokenizer(
         include: as in ``prepare``.
         exclude: as in ``prepare``.
         progress: called with bytes read and bytes in all.
+        report: told at the end what was left out of the text, and when the vocabulary is smaller than asked for.
 
     Returns:
         The tokenizer.
 
     Raises:
-        DataError: see ``prepare``; or ``out`` holds something already.
+        DataError: see ``find_sources`` and ``read_records``; the text is no UTF-8, or none at all; or ``out`` holds
+            something already.
         InvalidInputError: an impossible size.
-        TokenizerError: tokenizers is not installed, or the text is no UTF-8.
+        TokenizerError: tokenizers is not installed.
     """
     if not _SMALLEST <= vocab_size <= MAX_VOCAB:
         message = f"[train-tokenizer] expected a vocabulary of {_SMALLEST} to {MAX_VOCAB} ids, got {vocab_size}"
@@ -56,7 +60,10 @@ def train_tokenizer(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"[train-tokenizer] expected a new folder, got {folder}; choose another --out or remove it")
-    texts = _texts([sources] if isinstance(sources, str | Path) else sources, field, include, exclude, progress)
+    left_out = LeftOut()
+    named = [sources] if isinstance(sources, str | Path) else sources
+    files = find_sources(named, include=include, exclude=exclude, left_out=left_out)
+    texts = _texts(files, field, left_out, progress)
     engine = Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
@@ -69,25 +76,30 @@ def train_tokenizer(
     engine.train_from_iterator(texts, trainer)
     folder.mkdir(parents=True, exist_ok=True)
     save_tokenizer_json(folder, engine, END_OF_TEXT)
-    return get_tokenizer(folder)
+    tokenizer = get_tokenizer(folder)
+    if report is not None:
+        for line in left_out.lines():
+            report(f"left out: {line}")
+        if tokenizer.vocab_size < vocab_size:
+            report(
+                f"notice: the vocabulary has {tokenizer.vocab_size} ids and not {vocab_size}: nothing is left to merge"
+                " in the text; give more text, or train with that model.vocab_size"
+            )
+    return tokenizer
 
 
 def _texts(
-    sources: Sequence[str | Path],
-    field: str,
-    include: Sequence[str],
-    exclude: Sequence[str],
-    progress: Callable[[int, int], None] | None,
+    files: Sequence[SourceFile], field: str, left_out: LeftOut, progress: Callable[[int, int], None] | None
 ) -> Iterator[str]:
-    """Pieces of all documents. What is wrong with the sources is told before the first is asked for."""
-    files = find_sources(sources, include=include, exclude=exclude)
+    """Pieces of all documents; raises at the end where there were none."""
     total = sum(file.size for file in files)
-
-    def read() -> Iterator[str]:
-        for chunk in read_chunks(files, Split(0.0, True), field, as_bytes=False, start=Position()):
-            for piece in chunk.pieces:
-                yield as_text(piece.text, piece.place)
-            if progress is not None:
-                progress(chunk.done, total)
-
-    return read()
+    found = False
+    for chunk in read_chunks(files, Split(0.0, True), field, as_bytes=False, start=Position()):
+        left_out.merge(chunk.left_out)
+        for piece in chunk.pieces:
+            found = True
+            yield as_text(piece.text, piece.place)
+        if progress is not None:
+            progress(chunk.done, total)
+    if not found:
+        raise DataError(left_out.with_lines("[train-tokenizer] expected text, got none"))
