@@ -253,7 +253,7 @@ def test_out_of_memory_names_what_to_lower(data: Path, tmp_path: Path, monkeypat
     import blualloc
 
     # Which would refuse it before.
-    monkeypatch.setattr("blutrain.launch.check_memory", lambda config, _: estimate_memory(config))
+    monkeypatch.setattr("blutrain.launch.check_memory", lambda config, *_: estimate_memory(config))
     # Less than what the process already holds after other tests would refuse everything, so the limit is just above.
     limit = (blualloc.stats().reserved_bytes + 2**20) / 2**30
     try:

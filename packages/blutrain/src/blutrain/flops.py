@@ -58,11 +58,14 @@ class MemoryEstimate:
     """Copy of weights and moments that a checkpoint is written from behind the loop."""
     process: int = 0
     """What a process takes besides, its tokenizer with it."""
+    mapped: int = 0
+    """Pages of the shards that the run reads and the system keeps in memory as long as there is room: they count as the
+    process's own, and are never the reason why something does not fit."""
 
     @property
     def total(self) -> int:
         """Sum of all parts."""
-        return self.states + self.activations + self.samples + self.snapshot + self.process
+        return self.states + self.activations + self.samples + self.snapshot + self.process + self.mapped
 
     @property
     def states(self) -> int:
@@ -76,7 +79,7 @@ class MemoryEstimate:
 
     def __str__(self) -> str:
         mebibyte, states = 2**20, self.states
-        parts = {"samples": self.samples, "snapshot": self.snapshot}
+        parts = {"samples": self.samples, "snapshot": self.snapshot, "mapped data": self.mapped}
         more = "".join(f"{name} {size / mebibyte:,.0f} MiB, " for name, size in parts.items() if size >= mebibyte)
         return (
             f"{self.total / mebibyte:,.0f} MiB ({self.state_names} {states / mebibyte:,.0f} MiB, "

@@ -98,7 +98,7 @@ def open_run(
     reporter = reporter or SilentReporter()
     dataset = open_checked(config)
     device = resolve_device(config)
-    estimate = check_memory(config, device)
+    estimate = check_memory(config, device, dataset)
     verify_shards(dataset, reporter.line)
     name = config.run.folder
     taken = RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite)

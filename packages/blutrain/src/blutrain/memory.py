@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from blutrain.config import Config
+from blutrain.data.dataset import SPLITS, Dataset
+from blutrain.data.shards import token_dtype
 from blutrain.devices import RunDevice
 from blutrain.errors import NotEnoughMemoryError
 from blutrain.flops import MemoryEstimate, estimate_memory
@@ -13,15 +17,18 @@ from blutrain.flops import MemoryEstimate, estimate_memory
 _GIB = 2**30
 _CERTAIN = 0.9
 """Share of the estimate of the activations that a run takes for certain; the estimate is within a tenth."""
+_FAULT_BYTES = 2**16
+"""What the system maps around a place of a file that is read for the first time."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def check_memory(config: Config, device: RunDevice) -> MemoryEstimate:
+def check_memory(config: Config, device: RunDevice, dataset: Dataset | None = None) -> MemoryEstimate:
     """Compare the estimate of a run's peak with the memory limit and with the memory of the machine or the GPU.
 
     Args:
         config: a possible configuration.
         device: where it is to run.
+        dataset: its data, of which the estimate has the part that stays in memory; without it, nothing of them.
 
     Returns:
         The estimate.
@@ -38,7 +45,31 @@ def check_memory(config: Config, device: RunDevice) -> MemoryEstimate:
     if there is not None and tensors + estimate.snapshot + estimate.process > there:
         whose = device.name if device.is_cuda else "this machine"
         raise _too_large(config, estimate, there, f"{whose}'s {there / _GIB:,.1f} GiB")
-    return estimate
+    if dataset is None or device.is_cuda:
+        return estimate
+    mapped = mapped_bytes(config, dataset)
+    return replace(estimate, mapped=mapped if there is None else min(mapped, max(there - estimate.total, 0)))
+
+
+def mapped_bytes(config: Config, dataset: Dataset) -> int:
+    """How much of its shards a run has in memory at its end, on a machine with room for it.
+
+    Args:
+        config: of the run.
+        dataset: its data.
+
+    Returns:
+        Bytes. Windows lie at random in the training shards; validation reads its own from the beginning.
+    """
+    train, token = config.train, token_dtype(config.model.vocab_size).itemsize
+    window = token * config.model.context
+    size = {split: token * dataset.tokens.get(split, 0) for split in SPLITS}
+    touched = train.steps * (train.global_batch_tokens // config.model.context) * (window + _FAULT_BYTES)
+    mapped = -size["train"] * math.expm1(-touched / max(size["train"], 1))
+    if train.eval_every:
+        windows = train.eval_batches * train.micro_batch
+        mapped += min(size["val"], windows * window) if windows else size["val"]
+    return int(mapped)
 
 
 def machine_memory() -> int | None:
