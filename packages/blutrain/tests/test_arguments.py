@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import io
+import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ import blutensor as bt
 import blutrain
 from blutrain.arguments import check_values, checked
 from blutrain.config import Config, DataConfig, ModelConfig, RunConfig, TrainConfig
+from blutrain.data import ShardWriter, read_shard, shard_num_tokens
+from blutrain.data.tokenizer_bpe import byte_characters
 from blutrain.errors import BlutrainError, ConfigError, InvalidInputError, InvalidTypeError
 from blutrain.validation import find_problems
 
@@ -196,6 +199,57 @@ def test_what_a_store_does_not_take(tmp_path: Path) -> None:
             attempt()
         assert isinstance(caught.value, TypeError)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe", "tokenizers"])
+def test_what_a_tokenizer_does_not_take(tmp_path: Path, kind: str) -> None:
+    name: str | Path = "bytes"
+    if kind == "bpe":
+        tokens = [*byte_characters().values(), "<|endoftext|>"]
+        (tmp_path / "vocab.json").write_text(json.dumps({token: index for index, token in enumerate(tokens)}))
+        (tmp_path / "merges.txt").write_text("")
+        name = tmp_path
+    elif kind == "tokenizers":
+        library = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+        library.Tokenizer(library.models.WordLevel({"</s>": 0, "a": 1}, unk_token="a")).save(str(tmp_path / "a.json"))
+        name = tmp_path / "a.json"
+    tokenizer: Any = blutrain.get_tokenizer(name)
+    attempts: list[Callable[[], Any]] = [
+        lambda: tokenizer.encode(3),
+        lambda: tokenizer.encode(None),
+        lambda: tokenizer.encode("a", special="yes"),
+        lambda: tokenizer.encode("a", True),
+        lambda: tokenizer.encode_batch("ab"),
+        lambda: tokenizer.encode_batch(["a", 3]),
+        lambda: tokenizer.decode("ab"),
+        lambda: tokenizer.decode(3),
+        lambda: tokenizer.decode(["1"]),
+        lambda: tokenizer.decode([1.0]),
+        lambda: tokenizer.save(3),
+    ]
+    for attempt in attempts:
+        with pytest.raises(InvalidTypeError, match=r"^\[tokenizer( \w+)?\] expected "):
+            attempt()
+    assert tokenizer.decode(np.array([1], np.uint16)) == tokenizer.decode(iter([1])) == tokenizer.decode(b"\1")
+    assert tokenizer.encode(np.str_("a")).tolist() == tokenizer.encode_batch(("a",))[0].tolist()
+
+
+def test_what_data_sets_and_shards_do_not_take(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("some text " * 9)
+    dataset: Any = blutrain.prepare(tmp_path / "text", tmp_path / "out")
+    writer: Any = ShardWriter(tmp_path, "train", 10)
+    attempts: list[Callable[[], Any]] = [
+        lambda: dataset.num_tokens(0),
+        lambda: dataset.paths(None),
+        lambda: ShardWriter(tmp_path, 3, 10),  # type: ignore[arg-type]
+        lambda: ShardWriter(tmp_path, "train", "10"),  # type: ignore[arg-type]
+        lambda: writer.append("abc"),
+        lambda: read_shard(3),  # type: ignore[arg-type]
+        lambda: shard_num_tokens(None),  # type: ignore[arg-type]
+    ]
+    for attempt in attempts:
+        with pytest.raises(InvalidTypeError, match=r"^\[(data|prepare|shard)\] expected "):
+            attempt()
 
 
 # ---- the checks themselves ---------------------------------------------------------------------------------------

@@ -57,19 +57,23 @@ class Dataset:
         folder = self.path / TOKENIZER_FOLDER
         return folder if folder.is_dir() else None
 
+    @checked("data")
     def num_tokens(self, split: str) -> int:
         """Number of tokens of a split.
 
         Raises:
+            InvalidTypeError: the split is no text.
             DataError: there are no shards of that split.
         """
         self.paths(split)
         return self.tokens[split]
 
+    @checked("data")
     def paths(self, split: str) -> tuple[Path, ...]:
         """Shards of a split.
 
         Raises:
+            InvalidTypeError: the split is no text.
             DataError: there are none.
         """
         if not self.shards.get(split):

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from blutrain import _native
+from blutrain.arguments import checked
 from blutrain.errors import InvalidInputError
 
 MAGIC, VERSION = 20240520, 1
@@ -29,6 +30,7 @@ HEADER_BYTES = 1024
 """Where the tokens begin."""
 
 
+@checked("shard")
 def shard_num_tokens(path: str | Path) -> int:
     """Check one shard's header against its size, without reading tokens.
 
@@ -52,6 +54,7 @@ def token_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
+@checked("shard")
 def shard_dtype(path: str | Path) -> np.dtype[np.unsignedinteger[Any]]:
     """The dtype of one shard's tokens, by its header.
 
@@ -70,6 +73,7 @@ def shard_dtype(path: str | Path) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype(f"<u{num_bytes.value}")
 
 
+@checked("shard")
 def read_shard(path: str | Path) -> NDArray[np.unsignedinteger[Any]]:
     """The tokens of one shard, mapped, not read.
 
@@ -104,6 +108,7 @@ class ShardWriter:
         OSError: the files that ``state`` speaks of are not there.
     """
 
+    @checked("prepare")
     def __init__(
         self,
         folder: str | Path,
@@ -139,6 +144,7 @@ class ShardWriter:
         elif self._file is not None:
             self._file.close()
 
+    @checked("prepare")
     def append(self, tokens: NDArray[np.integer[Any]]) -> None:
         """Add tokens to the stream.
 

@@ -7,6 +7,7 @@ has it (``tokenizer_bpe``), and whatever a ``tokenizer.json`` describes (``token
 from __future__ import annotations
 
 import difflib
+import operator
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from blutrain.arguments import checked
 from blutrain.data.text import half_of_a_pair
-from blutrain.errors import TokenizerError
+from blutrain.errors import InvalidTypeError, TokenizerError
 
 END_OF_TEXT = "<|endoftext|>"
 """How the end-of-text token is shown."""
@@ -124,6 +125,7 @@ class ByteTokenizer:
     end_of_text = 0
     identity = TokenizerIdentity("bytes", "bytes", 256, 0)
 
+    @checked("tokenizer bytes")
     def encode(self, text: str | bytes, *, special: bool = False) -> NDArray[np.uint16]:
         """Token ids of a text.
 
@@ -135,8 +137,12 @@ class ByteTokenizer:
             uint16 [bytes].
 
         Raises:
+            InvalidTypeError: an argument of another type.
             TokenizerError: the text contains byte 0, or half of a surrogate pair.
         """
+        return self._encode(text, special)
+
+    def _encode(self, text: str | bytes, special: bool = False) -> NDArray[np.uint16]:
         try:
             raw = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         except UnicodeEncodeError as error:
@@ -149,10 +155,12 @@ class ByteTokenizer:
             raw = raw.replace(END_OF_TEXT.encode(), b"\0")
         return np.frombuffer(raw, np.uint8).astype(np.uint16)
 
+    @checked("tokenizer bytes")
     def encode_batch(self, texts: Sequence[str | bytes]) -> list[NDArray[np.uint16]]:
         """``encode`` of each text."""
-        return [self.encode(text) for text in texts]
+        return [self._encode(text) for text in texts]
 
+    @checked("tokenizer bytes")
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids.
 
@@ -163,11 +171,13 @@ class ByteTokenizer:
             The text; bytes that are no UTF-8 become U+FFFD.
 
         Raises:
+            InvalidTypeError: no integers.
             TokenizerError: an id is not below 256.
         """
         documents = bytes(checked_ids(tokens, self.vocab_size, "bytes")).split(b"\0")
         return END_OF_TEXT.join(document.decode(errors="replace") for document in documents)
 
+    @checked("tokenizer bytes")
     def save(self, folder: str | Path) -> list[Path]:
         """Nothing to write: the name says it all."""
         return []
@@ -208,9 +218,13 @@ def checked_ids(tokens: Iterable[int], vocab_size: int, tokenizer: str) -> list[
         tokenizer: for messages.
 
     Raises:
-        TokenizerError: one is not.
+        InvalidTypeError: one is no integer.
+        TokenizerError: one is not below it.
     """
-    ids = [int(token) for token in tokens]
+    try:
+        ids = [operator.index(token) for token in tokens]
+    except TypeError as error:
+        raise InvalidTypeError(f"[tokenizer {tokenizer}] expected ids that are integers, got: {error}") from None
     wrong = [token for token in ids if not 0 <= token < vocab_size]
     if wrong:
         raise TokenizerError(f"[tokenizer {tokenizer}] expected ids below {vocab_size}, got {wrong[0]}")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from blutrain.arguments import checked
 from blutrain.data.shards import token_dtype
 from blutrain.data.text import cut_text
 from blutrain.data.tokenizer import END_OF_TEXT, TokenizerIdentity, Tokens, as_text, check_vocab_size, checked_ids
@@ -77,6 +78,7 @@ class BpeTokenizer:
             self.vocab, self.merges, end_of_text
         )
 
+    @checked("tokenizer")
     def encode(self, text: str | bytes, *, special: bool = False) -> Tokens:
         """Token ids of a text.
 
@@ -88,16 +90,22 @@ class BpeTokenizer:
             [tokens], of ``token_dtype(vocab_size)``.
 
         Raises:
+            InvalidTypeError: an argument of another type.
             TokenizerError: it is no UTF-8, or half of a surrogate pair.
         """
+        return self._encode(text, special)
+
+    def _encode(self, text: str | bytes, special: bool = False) -> Tokens:
         whole = as_text(text, self.identity.kind)
         parts = [self._engine(part, special) for part in cut_text(whole, _LONGEST)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    @checked("tokenizer")
     def encode_batch(self, texts: Sequence[str | bytes]) -> list[Tokens]:
         """``encode`` of each text."""
-        return [self.encode(text) for text in texts]
+        return [self._encode(text) for text in texts]
 
+    @checked("tokenizer")
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids.
 
@@ -108,6 +116,7 @@ class BpeTokenizer:
             The text; bytes that are no UTF-8 become U+FFFD.
 
         Raises:
+            InvalidTypeError: no integers.
             TokenizerError: an id is not in the vocabulary.
         """
         ids = checked_ids(tokens, self.vocab_size, self.identity.kind)
@@ -116,6 +125,7 @@ class BpeTokenizer:
             raise TokenizerError(f"[tokenizer {self.identity.kind}] expected an id of a token, got {unused[0]}")
         return b"".join(self._bytes[id] for id in ids).decode(errors="replace")
 
+    @checked("tokenizer")
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``encoder.json`` and ``vocab.bpe``."""
         if self._special != END_OF_TEXT:

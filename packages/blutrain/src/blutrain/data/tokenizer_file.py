@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from blutrain.arguments import checked
 from blutrain.data.shards import token_dtype
 from blutrain.data.tokenizer import (
     END_OF_TEXT,
@@ -79,6 +80,7 @@ class FileTokenizer:
         """What makes it the same as another one."""
         self._content, self._end_of_text = content, end_of_text
 
+    @checked("tokenizer")
     def encode(self, text: str | bytes, *, special: bool = False) -> Tokens:
         """Token ids of a text.
 
@@ -90,6 +92,7 @@ class FileTokenizer:
             [tokens], of ``token_dtype(vocab_size)``.
 
         Raises:
+            InvalidTypeError: an argument of another type.
             TokenizerError: it is no UTF-8, half of a surrogate pair, or has no tokens.
         """
         engine = self._special if special else self._plain
@@ -97,6 +100,7 @@ class FileTokenizer:
         with _library_errors("text that it has tokens for"):
             return np.array(engine.encode(whole, add_special_tokens=False).ids, token_dtype(self.vocab_size))
 
+    @checked("tokenizer")
     def encode_batch(self, texts: Sequence[str | bytes]) -> list[Tokens]:
         """``encode`` of each text, on all cores."""
         checked = [as_text(text, "tokenizers") for text in texts]
@@ -104,6 +108,7 @@ class FileTokenizer:
             found = self._plain.encode_batch_fast(checked, add_special_tokens=False)
         return [np.array(encoding.ids, token_dtype(self.vocab_size)) for encoding in found]
 
+    @checked("tokenizer")
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of token ids.
 
@@ -114,6 +119,7 @@ class FileTokenizer:
             The text; end-of-text shows as ``<|endoftext|>``.
 
         Raises:
+            InvalidTypeError: no integers.
             TokenizerError: an id is not below ``vocab_size``, or it can not decode one.
         """
         documents: list[list[int]] = [[]]
@@ -125,6 +131,7 @@ class FileTokenizer:
         with _library_errors("ids that it can decode"):
             return END_OF_TEXT.join(self._plain.decode(ids, skip_special_tokens=False) for ids in documents)
 
+    @checked("tokenizer")
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``tokenizer.json`` and the name of its end-of-text token."""
         return save_tokenizer_json(Path(folder), self._content, self._end_of_text)
