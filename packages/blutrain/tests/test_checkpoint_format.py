@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +346,31 @@ def test_too_much_metadata_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_an_unknown_digest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointValueError, match="expected a digest of sha256, blake2b-256, got 'md5'"):
         write(tmp_path / "file", {}, algorithm="md5")
+
+
+def test_a_file_without_digests_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
+    """As models are exported: ordinary safetensors, also of a dtype that NumPy does not have."""
+    made: list[weakref.ref[np.ndarray]] = []
+
+    def make(value: int) -> np.ndarray:
+        assert all(earlier() is None for earlier in made), "an earlier tensor is still held"
+        array = np.full((3, 2), value, np.uint16)
+        made.append(weakref.ref(array))
+        return array
+
+    tensors = {
+        f"t{value}": layout.DeferredArray((3, 2), np.dtype(np.uint16), partial(make, value), "BF16")
+        for value in range(5)
+    }
+    path = tmp_path / "model.safetensors"
+    write_file(FILES, path, tensors, {"format": "pt"}, algorithm=None, num_threads=2)
+    assert len(made) == 5
+    with safetensors.safe_open(path, "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert list(file.keys()) == list(tensors)
+    head = path.read_bytes()
+    tree = json.loads(head[8 : 8 + int.from_bytes(head[:8], "little")])
+    assert {tree[name]["dtype"] for name in tensors} == {"BF16"}
+    assert head[-60:] == b"".join(value.to_bytes(2, "little") * 6 for value in range(5))
+    with pytest.raises(CheckpointFormatError, match="not a checkpoint that blutrain wrote"):
+        load(path)

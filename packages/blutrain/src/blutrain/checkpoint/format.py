@@ -15,6 +15,9 @@ What makes it a checkpoint is in ``__metadata__``:
 
 A digest is written as ``<algorithm>:<hexadecimal>``. The header's digest covers the tensors' digests, so it covers the
 file. The header's is the first value, at a fixed place, so that it can be filled in and checked without parsing.
+
+Files without digests, which are only written, are ordinary safetensors files with the caller's texts in
+``__metadata__``: models for others.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,6 +76,8 @@ class DeferredArray:
     """Element type."""
     make: Callable[[], np.ndarray[Any, Any]]
     """Gives the array, of that shape and dtype."""
+    stored: str = ""
+    """Name of its dtype in the file, where NumPy has none: ``BF16``, whose bits are uint16."""
 
     @property
     def ndim(self) -> int:
@@ -125,6 +130,8 @@ class TensorEntry:
     """First byte, counted from the start of the file."""
     end: int
     """One past the last byte."""
+    stored: str
+    """Name of the dtype in the file."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,8 @@ class Header:
     """What the caller saved with the tensors."""
     digests: dict[str, str]
     """Digest of each tensor by its name; empty strings while planning."""
-    algorithm: str
+    algorithm: str | None
+    """Of the digests; None in a file without any."""
     data_start: int
     """Length of the header with its own length in front: where the first tensor begins."""
 
@@ -155,21 +163,21 @@ def digest_text(algorithm: str, data: memoryview) -> str:
 
 
 def plan(
-    path: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], algorithm: str = DEFAULT_ALGORITHM
+    path: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], algorithm: str | None = DEFAULT_ALGORITHM
 ) -> Header:
     """Lays out a file: tensors by falling size of an element (so that all are aligned), otherwise in the given order.
 
     Args:
         path: named in errors.
         arrays: tensors by name, in any layout and byte order.
-        meta: values that JSON can hold, by name.
-        algorithm: a key of `ALGORITHMS`.
+        meta: values that JSON can hold, by name; texts where there are no digests.
+        algorithm: a key of `ALGORITHMS`, or None for a file without digests.
 
     Raises:
         CheckpointValueError: a name is empty or reserved, or the header becomes too long.
         CheckpointTypeError: a dtype or a value of ``meta`` has no place in the format.
     """
-    if algorithm not in ALGORITHMS:
+    if algorithm is not None and algorithm not in ALGORITHMS:
         raise CheckpointValueError(path, f"expected a digest of {', '.join(ALGORITHMS)}, got {algorithm!r}")
     dtypes = {name: _checked_dtype(path, name, array) for name, array in arrays.items()}
     order = sorted(arrays, key=lambda name: -dtypes[name].itemsize)
@@ -180,7 +188,8 @@ def plan(
     entries = []
     for name in order:
         end = offset + arrays[name].size * dtypes[name].itemsize
-        entries.append(TensorEntry(name, dtypes[name], arrays[name].shape, offset, end))
+        stored = getattr(arrays[name], "stored", "") or _DTYPE_NAMES[dtypes[name]]
+        entries.append(TensorEntry(name, dtypes[name], arrays[name].shape, offset, end, stored))
         offset = end
     # The header's length depends on nothing but names, shapes, relative offsets and meta: digests have a fixed width.
     draft = Header(tuple(entries), dict(meta), dict.fromkeys(order, ""), algorithm, data_start=0)
@@ -192,7 +201,7 @@ def plan(
             path,
             f"expected names and metadata of at most {MAX_HEADER_BYTES} bytes, got {text_bytes}: save less metadata",
         )
-    moved = tuple(TensorEntry(e.name, e.dtype, e.shape, e.begin + data_start, e.end + data_start) for e in entries)
+    moved = tuple(replace(entry, begin=entry.begin + data_start, end=entry.end + data_start) for entry in entries)
     return Header(moved, draft.meta, draft.digests, algorithm, data_start)
 
 
@@ -201,6 +210,8 @@ def encode(header: Header) -> bytes:
     text = _header_json(header)
     length = header.data_start - 8
     head = bytearray(length.to_bytes(8, "little") + text.ljust(length))
+    if header.algorithm is None:
+        return bytes(head)
     value = digest_text(header.algorithm, memoryview(head)).encode()
     head[_DIGEST_START : _DIGEST_START + len(value)] = value
     return bytes(head)
@@ -272,18 +283,20 @@ def compare_digest(path: Path, header: Header, name: str, got: str) -> None:
         )
 
 
-def _header_json(header: Header) -> bytes:
-    metadata = {
-        _HEADER_DIGEST_KEY: " " * (len(header.algorithm) + 1 + _HEX_DIGITS),
-        _FORMAT_KEY: FORMAT_VERSION,
-    }
+def _metadata_of(header: Header) -> dict[str, str]:
+    if header.algorithm is None:
+        return header.meta
+    placeholder = " " * (len(header.algorithm) + 1 + _HEX_DIGITS)
+    metadata = {_HEADER_DIGEST_KEY: placeholder, _FORMAT_KEY: FORMAT_VERSION}
     metadata |= {key: json.dumps(value, separators=(",", ":")) for key, value in header.meta.items()}
-    placeholder = metadata[_HEADER_DIGEST_KEY]
-    metadata |= {_TENSOR_DIGEST + name: digest or placeholder for name, digest in header.digests.items()}
-    tree: dict[str, Any] = {_METADATA: metadata}
+    return metadata | {_TENSOR_DIGEST + name: digest or placeholder for name, digest in header.digests.items()}
+
+
+def _header_json(header: Header) -> bytes:
+    tree: dict[str, Any] = {_METADATA: _metadata_of(header)}
     for entry in header.entries:
         tree[entry.name] = {
-            "dtype": _DTYPE_NAMES[entry.dtype],
+            "dtype": entry.stored,
             "shape": list(entry.shape),
             "data_offsets": [entry.begin - header.data_start, entry.end - header.data_start],
         }
@@ -407,7 +420,8 @@ def _decode_entry(path: Path, name: str, fields: object, data_start: int) -> Ten
         raise CheckpointFormatError(
             path, f"expected {num_bytes} bytes of tensor {name!r} for its shape and dtype, got {_short(offsets)}"
         )
-    return TensorEntry(name, dtype, tuple(shape), data_start + offsets[0], data_start + offsets[1])
+    begin, end = data_start + offsets[0], data_start + offsets[1]
+    return TensorEntry(name, dtype, tuple(shape), begin, end, fields["dtype"])
 
 
 def _are_sizes(values: object) -> bool:

@@ -35,19 +35,20 @@ def write_file(
     path: Path,
     tensors: Mapping[str, layout.AnyArray],
     meta: Mapping[str, Any],
-    algorithm: str,
+    algorithm: str | None,
     num_threads: int,
 ) -> layout.Header:
-    """Writes a checkpoint to ``path`` and syncs it, in one pass: each tensor is hashed while it is written.
+    """Writes a file to ``path`` and syncs it, in one pass: each tensor is hashed while it is written.
 
-    The head comes last, so that a file whose writing stopped is not even a safetensors file.
+    Without digests no more than one tensor is held at a time. The head comes last, so that a file whose writing
+    stopped is not even a safetensors file.
 
     Args:
         files: operations on the disk.
         path: the file, which is replaced.
         tensors: arrays of any layout and byte order by name, or what makes them; they must not change meanwhile.
-        meta: JSON values by name.
-        algorithm: a key of `layout.ALGORITHMS`.
+        meta: JSON values by name; texts where there are no digests.
+        algorithm: a key of `layout.ALGORITHMS`, or None for a file without digests.
         num_threads: threads that hash.
 
     Returns:
@@ -59,16 +60,23 @@ def write_file(
         def write_tensor(entry: layout.TensorEntry) -> Future[str]:
             given = tensors[entry.name]
             data = _bytes_of(given.make() if isinstance(given, layout.DeferredArray) else given, entry.dtype)
-            digest = pool.submit(layout.digest_text, algorithm, data)
+            digest = pool.submit(layout.digest_text, algorithm, data) if algorithm else _no_digest()
             write_all(files, descriptor, data, entry.begin)
             return digest
 
         # The window bounds how many copies exist at a time, of arrays that are not contiguous or only made here.
-        for entry, digest in _windowed(write_tensor, header.entries, 2 * num_threads, _WRITE_AHEAD_BYTES):
+        window = 2 * num_threads if algorithm else 1
+        for entry, digest in _windowed(write_tensor, header.entries, window, _WRITE_AHEAD_BYTES):
             header.digests[entry.name] = digest
         write_all(files, descriptor, memoryview(layout.encode(header)), 0)
         files.fsync(descriptor)
     return header
+
+
+def _no_digest() -> Future[str]:
+    done: Future[str] = Future()
+    done.set_result("")
+    return done
 
 
 def verify_file(files: Files, path: Path, num_threads: int) -> layout.Header:

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 
 import blutensor as bt
 from blutrain.arguments import checked
+from blutrain.checkpoint.files import OsFiles
+from blutrain.checkpoint.format import DeferredArray
+from blutrain.checkpoint.stream import write_file
 from blutrain.config import Config, ModelConfig
 from blutrain.data.tokenizer import TOKENIZER_FILES, Tokenizer, tokenizer_files
 from blutrain.errors import BlutrainError, InvalidInputError, TokenizerError
@@ -149,19 +153,12 @@ def _write_weights(folder: Path, tensors: Mapping[str, NDArray[Any]], limit: int
 
 
 def _write_file(path: Path, tensors: Mapping[str, NDArray[Any]], dtype: str) -> None:
-    """A safetensors file, one tensor after the other: no more than one is held."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, values in tensors.items():
-        end = offset + _DTYPES[dtype].itemsize * values.size
-        header[name] = {"dtype": _STORED[dtype], "shape": values.shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name, values in tensors.items():
-            file.write(_rounded(name, values, dtype).data)
+    """A safetensors file, each of whose tensors is rounded when it is its turn."""
+    rounded = {
+        name: DeferredArray(values.shape, _DTYPES[dtype], partial(_rounded, name, values, dtype), _STORED[dtype])
+        for name, values in tensors.items()
+    }
+    write_file(OsFiles(), path, rounded, {"format": "pt"}, algorithm=None, num_threads=1)
 
 
 def _rounded(name: str, values: NDArray[Any], dtype: str) -> NDArray[Any]:
