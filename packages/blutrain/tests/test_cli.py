@@ -205,3 +205,20 @@ def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number
     done = blutrain("train", folder, "--resume", "--set", f"train.steps={last + 2}")
     assert done.returncode == 0, done.stderr
     assert [event["step"] for event in read_metrics(folder)] == list(range(1, last + 3))
+
+
+def test_an_interrupt_while_libraries_load_has_no_traceback() -> None:
+    script = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("blutrain", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

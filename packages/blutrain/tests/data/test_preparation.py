@@ -15,6 +15,7 @@ from blutrain.cli import run_command
 from blutrain.data import ByteTokenizer, get_tokenizer, prepare, read_shard
 from blutrain.data.sources import find_sources
 from blutrain.errors import DataAccessError, DataError, InvalidInputError, TokenizerError
+from blutrain.new_folder import PlaceInUseError
 
 
 def test_prepare_is_lossless_and_deterministic(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_prepare_removes_what_killed_processes_left(tmp_path: Path) -> None:
     assert partial.exists()
     descriptor = os.open(partial, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(DataError, match="another process prepares"):
+    with pytest.raises(PlaceInUseError, match="another process writes: wait for it"):
         prepare(tmp_path / "text", tmp_path / "out")
     os.close(descriptor)
     dataset = prepare(tmp_path / "text", tmp_path / "out")
@@ -221,3 +222,24 @@ def test_progress_goes_to_the_end(tmp_path: Path) -> None:
     assert seen[-1] == (1_000_000, 1_000_000)
     with pytest.raises(InvalidInputError, match="workers"):
         prepare(tmp_path / "text", tmp_path / "out", workers=-1)
+
+
+def test_what_is_written_inside_a_source_is_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("some text " * 9)
+    (tmp_path / "other.jsonl").write_text('{"text": "a line"}\n')
+    first = prepare(".", "out", val_fraction=0.5)
+    for sources in (".", "*", "**/*", [tmp_path]):
+        again = prepare(sources, "out", val_fraction=0.5)  # the same again is no mistake
+        assert again.manifest == first.manifest
+    assert first.manifest is not None
+    assert first.manifest["documents"] == {"train": 1, "val": 1}
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("some text " * 9)
+    with pytest.raises(DataError, match=r"got '': name the current folder as \."):
+        prepare(["", "text"], "out")
+    with pytest.raises(InvalidInputError, match=rf"got the current folder, {tmp_path}: name one inside it"):
+        prepare("text", "")

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal of another encoding is no reason to stop
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL):
         signal.signal(signal.SIGINT, FirstInterrupt())
     code = run_command(given)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over: only its exit code is left to tell

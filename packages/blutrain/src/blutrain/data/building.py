@@ -7,9 +7,7 @@ says of what the data set is made, and up to where everything is on the disk.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 from blutrain.checkpoint.files import OsFiles, write_small_file
 from blutrain.data.dataset import MANIFEST
 from blutrain.errors import DataError
+from blutrain.new_folder import clear_folder, locked_folder
 
 _JOURNAL = "journal.json"
 
@@ -54,8 +53,7 @@ class Building:
 
     def clear(self) -> None:
         """Remove everything in the folder."""
-        for path in self.path.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        clear_folder(self.path)
 
     def place(self, target: Path) -> None:
         """Give the finished folder its place, from which a data set that was there before makes room.
@@ -92,14 +90,11 @@ def open_building(target: Path, job: Mapping[str, Any]) -> Iterator[Building]:
         The folder.
 
     Raises:
-        DataError: another process prepares the same place.
+        PlaceInUseError: another process prepares the same place.
         OSError: the place is not writable.
     """
     path = target.parent / f".{target.name}.partial"
-    path.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _lock(descriptor, target)
+    with locked_folder("prepare", path, target):
         _put_back(target)
         building = Building(path, job)
         try:
@@ -112,8 +107,6 @@ def open_building(target: Path, job: Mapping[str, Any]) -> Iterator[Building]:
                 shutil.rmtree(path, ignore_errors=True)
             raise
         shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(descriptor)
 
 
 def existing_manifest(target: Path) -> bytes | None:
@@ -129,16 +122,6 @@ def existing_manifest(target: Path) -> bytes | None:
             f"[prepare] expected a new folder, got {target}, which holds something else; choose another --out"
         )
     return (target / MANIFEST).read_bytes()
-
-
-def _lock(descriptor: int, target: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        message = f"[prepare] expected to write {target}, got a place that another process prepares: wait for it"
-        raise DataError(message + " or choose another --out") from None
-    except OSError:
-        return  # a file system without locks
 
 
 def _put_back(target: Path) -> None:

@@ -38,6 +38,7 @@ from blutrain.data.sources import SourceFile, find_sources
 from blutrain.data.tokenizer import Tokenizer, Tokens, get_tokenizer, unknown_id
 from blutrain.errors import BlutrainError, DataAccessError, DataError, InvalidInputError, TokenizerError
 from blutrain.installation import available_cpus
+from blutrain.new_folder import new_place
 
 SHARD_TOKENS = 100_000_000
 """Default length of a shard, as in llm.c's FineWeb shards."""
@@ -152,7 +153,8 @@ def prepare(
     Raises:
         DataError: see ``find_sources`` and ``read_records``; a split is empty; ``strict`` and something was to be left
             out; or ``out`` holds something else.
-        InvalidInputError: an impossible value.
+        InvalidInputError: an impossible value; or ``out`` is the current folder or a mounted disk, or another process
+            prepares it.
         TokenizerError: see ``get_tokenizer``; or text that the tokenizer can not encode, or too much that it
             does not know.
         DataAccessError: the disk is full or the place not writable; nothing is left behind.
@@ -166,12 +168,12 @@ def prepare(
     if not 0 <= max_unknown <= 1:
         raise InvalidInputError(f"[prepare] expected 0 <= max_unknown <= 1, got {max_unknown}")
     encoder = get_tokenizer(tokenizer)
-    target = Path(os.path.abspath(out))
+    target = new_place("prepare", out)
     named = [sources] if isinstance(sources, str | Path) else sources
     with _access_errors(target):
         existing_manifest(target)
         left_out = LeftOut()
-        files = find_sources(named, include=include, exclude=exclude, left_out=left_out)
+        files = find_sources(named, include=include, exclude=exclude, left_out=left_out, without=target)
         job = _Job(files, encoder, field, val_fraction, shard_tokens, strict, max_unknown)
         job.check(left_out)
         tell = report or (lambda _: None)

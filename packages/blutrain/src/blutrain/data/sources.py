@@ -48,6 +48,7 @@ def find_sources(
     include: Sequence[str] = ("*",),
     exclude: Sequence[str] = (),
     left_out: LeftOut | None = None,
+    without: Path | None = None,
 ) -> list[SourceFile]:
     """Files named by files, folders and globs, each once, in an order that only depends on names.
 
@@ -60,6 +61,7 @@ def find_sources(
         include: patterns for names of files inside folders, one of which must match.
         exclude: patterns for names of files and folders inside folders, none of which may match.
         left_out: told what is left out that is no hidden name and was not asked to be.
+        without: a folder, links followed, in which nothing is found, as what is written may lie inside a source.
 
     Returns:
         The files.
@@ -75,10 +77,12 @@ def find_sources(
     found: dict[Path, SourceFile] = {}
     seen: set[Path] = set()
     for source in sources:
+        if not str(source):
+            raise DataError("[data] expected the name of a file, folder or glob, got '': name the current folder as .")
         named = Path(source)
         for path in _paths(source, include, excludes, skipped):
             place = path.resolve()
-            if place in seen and path != named:
+            if path != named and (place in seen or without in place.parents):
                 continue
             seen.add(place)
             file = _source_file(path, path == named, skipped)

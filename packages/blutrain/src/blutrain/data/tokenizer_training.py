@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from blutrain.data.sources import SourceFile, find_sources
 from blutrain.data.tokenizer import END_OF_TEXT, MAX_VOCAB, Tokenizer, as_text, get_tokenizer
 from blutrain.data.tokenizer_bpe import INSTALL
 from blutrain.data.tokenizer_file import save_tokenizer_json
-from blutrain.errors import DataError, InvalidInputError, TokenizerError
+from blutrain.errors import DataAccessError, DataError, InvalidInputError, TokenizerError
+from blutrain.new_folder import new_folder, new_place
 
 _SMALLEST = 257  # every byte, and end-of-text
 
@@ -47,7 +49,8 @@ def train_tokenizer(
     Raises:
         DataError: see ``find_sources`` and ``read_records``; the text is no UTF-8, or none at all; or ``out`` holds
             something already.
-        InvalidInputError: an impossible size.
+        DataAccessError: the disk is full or the place not writable; nothing is left behind.
+        InvalidInputError: an impossible size; or ``out`` is the current folder or a mounted disk.
         TokenizerError: tokenizers is not installed.
     """
     if not _SMALLEST <= vocab_size <= MAX_VOCAB:
@@ -57,7 +60,7 @@ def train_tokenizer(
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError as error:
         raise TokenizerError(f"[train-tokenizer] expected the library tokenizers, got none: {INSTALL}") from error
-    folder = Path(out)
+    folder = new_place("train-tokenizer", out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"[train-tokenizer] expected a new folder, got {folder}; choose another --out or remove it")
     left_out = LeftOut()
@@ -74,8 +77,8 @@ def train_tokenizer(
         show_progress=False,
     )
     engine.train_from_iterator(texts, trainer)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_tokenizer_json(folder, engine, END_OF_TEXT)
+    with _access_errors(folder), new_folder("train-tokenizer", folder) as building:
+        save_tokenizer_json(building, engine, END_OF_TEXT)
     tokenizer = get_tokenizer(folder)
     if report is not None:
         for line in left_out.lines():
@@ -86,6 +89,18 @@ def train_tokenizer(
                 " in the text; give more text, or train with that model.vocab_size"
             )
     return tokenizer
+
+
+@contextlib.contextmanager
+def _access_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        found = f"'{cause.strerror or cause}'"
+        message = f"[train-tokenizer] expected to write {folder}, got {found}: free space, check permissions,"
+        error = DataAccessError(message + " or choose another --out")
+        error.errno = cause.errno
+        raise error from cause
 
 
 def _texts(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from blutrain.huggingface import names
 from blutrain.huggingface.configuration import CONFIG_JSON, model_config_json
 from blutrain.huggingface.errors import ModelAccessError, ModelFormatError
 from blutrain.huggingface.files import INDEX, SINGLE
+from blutrain.new_folder import new_folder, new_place
 from blutrain.run_tokenizer import tokenizer_of_run, tokenizer_place
 from blutrain.weights import load_weights
 
@@ -85,7 +85,8 @@ def export_hf(
 
     Raises:
         CheckpointError: there is no good checkpoint.
-        InvalidInputError: an impossible size or dtype, or a weight too large for it.
+        InvalidInputError: an impossible size or dtype, or a weight too large for it; or ``out`` is the current folder
+            or a mounted disk, or another process writes it.
         ModelFormatError: ``out`` holds something.
         ModelAccessError: the disk is full or the place not writable; nothing is left behind.
     """
@@ -93,7 +94,7 @@ def export_hf(
     if dtype not in _DTYPES:
         raise InvalidInputError(f"[export-hf] expected one of {', '.join(_DTYPES)} as dtype, got {dtype!r}")
     arrays, config, step = load_weights(run)
-    target = Path(os.path.abspath(out))
+    target = new_place("export-hf", out)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         message = f"[export-hf] expected a new or empty folder, got {target}, which holds something"
         raise ModelFormatError(message + ": remove it or choose another --out")
@@ -208,14 +209,10 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _building(target: Path) -> Iterator[Path]:
-    """A folder beside ``target`` that takes its place when all is written, and is gone otherwise."""
-    building = target.parent / f".{target.name}.partial-{os.getpid()}"
+    """See ``new_folder``."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
-        yield building
-        building.rename(target)
+        with new_folder("export-hf", target) as folder:
+            yield folder
     except OSError as cause:
         if isinstance(cause, BlutrainError):
             raise
@@ -223,5 +220,3 @@ def _building(target: Path) -> Iterator[Path]:
         error = ModelAccessError(message + ": free space, check permissions, or choose another --out")
         error.errno = cause.errno
         raise error from cause
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
