@@ -257,3 +257,8 @@ def test_toml_text_is_stable() -> None:
 def test_settings_are_a_list(settings: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"expected settings as a list of 'key=value' texts"):
         load_config(settings=settings)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf[train]\r\nsteps = 7\r\n")
+    assert load_config(tmp_path / "run.toml").train.steps == 7

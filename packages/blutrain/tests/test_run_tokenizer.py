@@ -199,6 +199,34 @@ def test_a_trained_tokenizer_from_text_to_text(tmp_path: Path, capsys: pytest.Ca
     assert generate(tmp_path / "run", "the lazy", max_new_tokens=3).startswith("the lazy")
 
 
+def test_what_a_tokenizer_does_not_know_of_a_prompt_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    words = {word: number for number, word in enumerate(["</s>", "[UNK]", *sorted(set(TEXT.split()))])}
+    engine = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    engine.save(str(tmp_path / "words.json"))
+    (tmp_path / "text").write_text(TEXT)
+    data = prepare(tmp_path / "text", tmp_path / "tokens", tokenizer=tmp_path / "words.json")
+    train(configure(data.path, tmp_path / "run", f"data.tokenizer={tmp_path / 'words.json'}"))
+    command = ["generate", str(tmp_path / "run"), "--max-new-tokens", "1", "--prompt"]
+    assert run_command([*command, "the purple fox"]) == 0
+    assert "does not know 1 of 3 tokens of the prompt" in capsys.readouterr().err
+    assert run_command([*command, "the quick fox"]) == 0
+    assert "does not know" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["encoder.json", "vocab.bpe", "tokenizer.json", "tokenizer_config.json"])
+def test_a_byte_order_mark_is_no_part_of_a_tokenizer(tmp_path: Path, vocabulary: Path, name: str) -> None:
+    if name.startswith("tokenizer"):
+        pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+        (tmp_path / "text").write_text(TEXT)
+        train_tokenizer(tmp_path / "text", tmp_path / "own", vocab_size=270)
+    folder = tmp_path / "own" if name.startswith("tokenizer") else vocabulary
+    expected = get_tokenizer(folder).identity
+    (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    assert get_tokenizer(folder).identity == expected
+
+
 def test_a_vocabulary_that_falls_short_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     (tmp_path / "text").mkdir()

@@ -186,7 +186,7 @@ def save_config(config: Config, path: str | Path) -> None:
 
 def _read_toml(path: Path, problems: list[Problem]) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or an integer of too many digits
         problems.append(Problem(str(path), f"not a TOML file: {error}"))
         return {}

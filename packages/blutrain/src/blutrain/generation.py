@@ -9,7 +9,7 @@ import numpy as np
 
 import blutensor as bt
 from blutrain.arguments import checked
-from blutrain.data.tokenizer import Tokenizer
+from blutrain.data.tokenizer import Tokenizer, unknown_id
 from blutrain.errors import InvalidInputError
 from blutrain.model import GPT, KVCache
 from blutrain.sampling import Sampler, SamplingOptions
@@ -165,7 +165,7 @@ def generate(
         max_new_tokens: how many tokens to make at most.
         options: how tokens are chosen.
         device: where to; see ``train.device``.
-        report: told which checkpoint is used.
+        report: told which checkpoint is used, and how many tokens of the prompt the tokenizer does not know.
 
     Returns:
         The prompt and what follows it.
@@ -184,4 +184,10 @@ def generate(
     if report is not None:
         report(f"checkpoint of step {step}")
     tokenizer = tokenizer_of_run(run, config)
+    unknown = unknown_id(tokenizer)
+    if report is not None and unknown is not None:
+        ids = tokenizer.encode(prompt)
+        count = int(np.count_nonzero(ids == unknown))
+        if count:
+            report(f"notice: the run's tokenizer does not know {count} of {len(ids)} tokens of the prompt")
     return generate_text(model, tokenizer, prompt, max_new_tokens=max_new_tokens, options=options)

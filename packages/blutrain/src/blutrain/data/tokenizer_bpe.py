@@ -165,8 +165,8 @@ def load_bpe(path: Path) -> BpeTokenizer:
     """
     merges = path.with_name(MERGES_OF[path.name])
     try:
-        vocab = json.loads(path.read_text(encoding="utf-8"))
-        lines = merges.read_text(encoding="utf-8").split("\n")
+        vocab = json.loads(path.read_text(encoding="utf-8-sig"))
+        lines = merges.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError as error:
         message = f"[tokenizer] expected {path.name} and {merges.name} in {path.parent}, got no {error.filename}"
         raise TokenizerError(message + ": put both there") from None

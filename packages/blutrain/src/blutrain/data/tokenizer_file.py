@@ -202,7 +202,7 @@ def _library_errors(expected: str, fix: str = "") -> Iterator[None]:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
             raise ValueError(f"a JSON {type(content).__name__}")
     except (OSError, ValueError, RecursionError) as error:
