@@ -12,7 +12,7 @@ from blutrain.config import Config
 from blutrain.data.dataset import SPLITS, Dataset, open_dataset
 from blutrain.data.loader import Loader
 from blutrain.data.text_bytes import TextBytes
-from blutrain.errors import InvalidInputError, TokenizerError
+from blutrain.errors import DataError, InvalidInputError, TokenizerError
 from blutrain.programs import Evaluation
 from blutrain.run_tokenizer import tokenizer_of_run
 from blutrain.validation import check_config
@@ -103,6 +103,8 @@ def evaluate(
     if max_batches < 0:
         raise InvalidInputError(f"[eval] expected max_batches of at least 0, got {max_batches}")
     model, config, step = load_model(run, device=device)
+    if data is None and not config.data.path:  # of a model that was imported
+        raise DataError("[eval] expected data to measure on, got a run without: name a prepared folder with --data")
     dataset = open_dataset(config.data.path if data is None else data)
     check_config(config, dataset)
     counter = _text_bytes(run, config)

@@ -39,6 +39,7 @@ _CHECKPOINT_FILE = re.compile(r"step-[0-9]+\.safetensors(\.tmp|\.damaged)?|lates
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\..*")
 _REPLACED = ".replaced"
 _COMPLETE = "complete"
+_FIXES = "continue it with --resume, replace it with --overwrite, or choose another folder with --set run.folder=..."
 
 
 class RunExistsError(RunFolderError, FileExistsError):
@@ -131,13 +132,14 @@ class RunFolder(RunPaths):
             raise
 
     @classmethod
-    def start(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
+    def start(cls, path: str | os.PathLike[str], *, overwrite: bool = False, fixes: str = _FIXES) -> RunFolder:
         """Opens a folder for a new run.
 
         Args:
             path: made when it is missing.
             overwrite: whether a run that it holds is set aside, see `settle`; its log stays, and every file that is not
                 of a run.
+            fixes: what to do about a run that is there, for the message.
 
         Raises:
             RunExistsError: the folder holds a run, and ``overwrite`` is false.
@@ -147,11 +149,8 @@ class RunFolder(RunPaths):
         folder = cls(path)
         try:
             if folder.holds_run() and not overwrite:
-                raise RunExistsError(
-                    folder.path,
-                    "expected a folder without a run, got one that holds a run: continue it with --resume, replace it "
-                    "with --overwrite, or choose another folder with --set run.folder=...",
-                )
+                message = "expected a folder without a run, got one that holds a run"
+                raise RunExistsError(folder.path, f"{message}: {fixes}")
             folder._set_aside()
         except BaseException:
             with contextlib.suppress(RunFolderAccessError):  # the next process that opens it tries again
@@ -343,7 +342,7 @@ def _lock_now(path: Path, descriptor: int) -> None:
         raise RunFolderLockedError(
             path.parent,
             f"expected a folder that no other process trains in, got one in use by {holder}: wait for it, end it, or "
-            "choose another folder with --set run.folder=...",
+            "choose another folder",
         ) from None
 
 

@@ -105,12 +105,12 @@ def test_left_out_survives_a_journal() -> None:
     for number in range(5):
         first.add("no_text", f"line {number}")
     second.add("no_text", "line 9")
-    second.add("empty", "a")
+    second.add("empty", "a\nb")
     restored = LeftOut.from_json(json.loads(json.dumps(first.to_json())))
     restored.merge(second)
     assert restored.counts == {"no_text": 6, "empty": 1}
     assert list(restored.lines()) == ["6 record(s) without text (null or empty): line 0, line 1, line 2, ...",
-                                      "1 empty file(s): a"]  # fmt: skip
+                                      "1 empty file(s): 'a\\nb'"]  # fmt: skip
     assert not LeftOut.from_json({})
 
 

@@ -17,7 +17,7 @@ import blutrain
 from blutrain.cli import run_command
 from blutrain.config_io import load_config
 from blutrain.data.tokenizer import get_tokenizer
-from blutrain.errors import ConfigError
+from blutrain.errors import ConfigError, DataError
 from blutrain.huggingface import (
     ModelFormatError,
     ModelNotFoundError,
@@ -132,6 +132,12 @@ def test_a_preset_is_recognised(tmp_path: Path) -> None:
     assert result.config.schedule.learning_rate < blutrain.PRESETS["gpt2-nano"].schedule.learning_rate
 
 
+def test_an_imported_run_has_no_data_to_be_measured_on(tmp_path: Path) -> None:
+    import_hf(write_model(tmp_path / "hf"), tmp_path / "run")
+    with pytest.raises(DataError, match="a run without: name a prepared folder with --data"):
+        blutrain.evaluate(tmp_path / "run")
+
+
 def test_tokenizer_files_travel(tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
     ids = write_tokenizer(tmp_path / "hf")
@@ -185,7 +191,7 @@ def test_settings(tmp_path: Path) -> None:
 def test_a_run_in_the_folder_is_not_lost(tmp_path: Path) -> None:
     source = write_model(tmp_path / "hf")
     import_hf(source, tmp_path / "run")
-    with pytest.raises(RunExistsError):
+    with pytest.raises(RunExistsError, match=r"holds a run: replace it with --overwrite, or choose another --out$"):
         import_hf(source, tmp_path / "run")
     other = tensors_of(seed=1)
     import_hf(write_model(tmp_path / "hf", other), tmp_path / "run", overwrite=True)

@@ -49,7 +49,8 @@ class LeftOut:
     def lines(self) -> Iterator[str]:
         """A line for people about each reason."""
         for reason, count in self.counts.items():
-            names = ", ".join(self._names[reason]) + (", ..." if count > len(self._names[reason]) else "")
+            shown = [name if name.isprintable() else repr(name) for name in self._names[reason]]
+            names = ", ".join([*shown, "..."] if count > len(shown) else shown)
             yield f"{count:,} {REASONS[reason]}: {names}"
 
     def with_lines(self, message: str) -> str:

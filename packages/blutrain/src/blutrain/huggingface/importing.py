@@ -104,7 +104,8 @@ def import_hf(
     model = config.model
     for notice in _notices(tree, config):
         tell(notice)
-    with RunFolder.start(out, overwrite=overwrite) as run:
+    fixes = "replace it with --overwrite, or choose another --out"
+    with RunFolder.start(out, overwrite=overwrite, fixes=fixes) as run:
         store = CheckpointStore(run.checkpoints, report=tell)
         meta = {
             **Progress().to_meta(),
