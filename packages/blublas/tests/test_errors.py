@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,12 @@ REFUSED: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
     (TYPE, "float64", (ZERO.astype(np.float64), B), {}),
     (TYPE, "float64", (ZERO, B, np.zeros((4, 6))), {}),
     (TYPE, "bias as", (ZERO, B), {"bias": np.zeros(6)}),
+    (VALUE, "alpha that float64 holds", (ZERO, B), {"alpha": 10**400}),
+    (VALUE, "activation of 'gelu_tanh'", (ZERO, B), {"activation": ["gelu_tanh"]}),
+    (VALUE, "approximate of 'tanh'", (ZERO, B), {"approximate": "erf"}),
+    (TYPE, "num_threads as an integer, got bool", (ZERO, B), {"num_threads": True}),
+    (TYPE, "stream as a CUDA stream or its handle, got str", (ZERO, B), {"stream": "0"}),
+    (TYPE, "stream as a CUDA stream or its handle, got int", (ZERO, B), {"stream": 2**64}),
     (TYPE, "array with __dlpack__, got list", ([[1.0]], B), {}),
     (TYPE, "array with __dlpack__, got NoneType", (None, B), {}),
 ]
@@ -82,6 +90,49 @@ def test_refused(index: int) -> None:
     assert isinstance(caught.value, ValueError | TypeError)
     assert str(caught.value).startswith("[gemm] expected ")
     assert ", got " in str(caught.value) or "; got " in str(caught.value)
+
+
+FLAGS = [
+    (name, p.name)
+    for name in blublas.__all__
+    if inspect.isfunction(getattr(blublas, name))
+    for p in inspect.signature(getattr(blublas, name)).parameters.values()
+    if "bool" in str(p.annotation)
+]
+
+
+@pytest.mark.parametrize(("function", "flag"), FLAGS)
+def test_flags_are_true_or_false(function: str, flag: str) -> None:
+    assert function == "gemm", "give this test the arguments that the function needs"
+    arrays = {"out": f32(5, 5), "column_sum": f32(5), "row_sum_a": f32(5)}
+    for value in ("N", 1, 0, None, 1.0, np.array([True]), "False"):
+        with pytest.raises(TYPE, match=rf"\[gemm\] expected {flag} of True or False, got "):
+            gemm(f32(5, 5), f32(5, 5), **arrays, **{flag: value})  # type: ignore[arg-type]
+    for value in (True, False, np.True_, np.False_):
+        gemm(f32(5, 5), f32(5, 5), **arrays, **{flag: value})  # type: ignore[arg-type]
+
+
+def test_all_flags_are_found() -> None:
+    names = ["transpose_a", "transpose_b", "accumulate", "column_sum_accumulate", "row_sum_a_accumulate"]
+    assert [("gemm", name) for name in names] == FLAGS
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (f32(2**40, 0), f32(0, 2**40)),  # more than an address reaches: NumPy's ValueError
+        (f32(2**40, 0), f32(0, 2**6)),  # its MemoryError
+        (np.lib.stride_tricks.as_strided(ZERO, (2**40, 3, 1), (0, 0, 0)), f32(1, 2**5)),
+    ],
+)
+def test_results_that_no_memory_holds(a: np.ndarray, b: np.ndarray) -> None:
+    shape = (*a.shape[:-1], b.shape[-1])
+    text = rf"\[gemm\] expected memory for the result, got none of {4 * math.prod(shape)} bytes: float32 of shape "
+    with pytest.raises(blublas.OutOfMemoryError, match=text) as caught:
+        gemm(a, b)
+    assert isinstance(caught.value, MemoryError)
+    assert str(shape) in str(caught.value)
+    assert np.array_equal(gemm(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)), np.full((2, 2), 3))
 
 
 def test_unaligned() -> None:

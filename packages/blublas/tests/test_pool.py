@@ -171,7 +171,7 @@ def test_number_of_threads() -> None:
     for bad in (-1, blublas.info().max_threads + 1, 2**40):
         with pytest.raises(blublas.InvalidValueError, match=r"\[set_num_threads\] expected"):
             blublas.set_num_threads(bad)
-    with pytest.raises(blublas.InvalidTypeError, match=r"\[set_num_threads\] expected an integer"):
+    with pytest.raises(blublas.InvalidTypeError, match=r"\[set_num_threads\] expected number as an integer"):
         blublas.set_num_threads(1.5)  # type: ignore[arg-type]
     assert library.blublas_set_num_threads(-1) == 1
     assert library.blublas_set_num_threads(10**6) == 1

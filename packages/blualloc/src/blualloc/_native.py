@@ -308,6 +308,20 @@ def sized(structure: _Structure) -> _Structure:
     return structure
 
 
+def integer(value: SupportsIndex, operation: str, name: str) -> int:
+    """``value`` as an integer; a flag is none.
+
+    Raises:
+        TypeError: not an integer.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise TypeError(f"[{operation}] expected an integer for `{name}`, got {type(value).__name__}")
+
+
 def unsigned(value: SupportsIndex, operation: str, name: str) -> int:
     """``value`` as an integer that fits uint64; ctypes itself would wrap others around silently.
 
@@ -315,10 +329,7 @@ def unsigned(value: SupportsIndex, operation: str, name: str) -> int:
         TypeError: not an integer.
         ValueError: negative, or 2^64 or more.
     """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"[{operation}] expected an integer for `{name}`, got {type(value).__name__}") from None
+    number = integer(value, operation, name)
     if not 0 <= number < 1 << 64:
         raise ValueError(f"[{operation}] expected `{name}` from 0 to 2^64 - 1, got {number}")
     return number

@@ -114,5 +114,9 @@ def check(status: int) -> None:
 
 
 def set_oom_hint(hint: str | None) -> None:
-    """The advice that ends out-of-memory messages in this process; None is the default one."""
-    check(_native.library.blualloc_set_oom_hint(None if hint is None else hint.encode()))
+    """The advice that ends out-of-memory messages in this process; None is the default one.
+
+    Raises:
+        TypeError: not a string.
+    """
+    check(_native.library.blualloc_set_oom_hint(None if hint is None else _native.text(hint, "set_oom_hint", "hint")))

@@ -55,11 +55,10 @@ class Plan:
 
 
 def _signed(value: int, bits: int, name: str) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"[plan] expected an integer for `{name}`, got {type(value).__name__}")
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"[plan] expected `{name}` to fit {bits} bits, got {value}")
-    return value
+    number = _native.integer(value, "plan", name)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise ValueError(f"[plan] expected `{name}` to fit {bits} bits, got {number}")
+    return number
 
 
 def _listed(items: Iterable[_Item], kind: type[_Item], name: str) -> tuple[_Item, ...]:

@@ -154,10 +154,17 @@ class StepReport:
 
 
 def _parse_device(device: str, operation: str) -> tuple[int, int]:
-    name, _, index = device.partition(":")
-    if name not in _DEVICE_TYPES or not (index or "0").isdecimal():
+    if not isinstance(device, str):
+        raise TypeError(f"[{operation}] expected a string for `device`, got {type(device).__name__}")
+    name, colon, index = device.partition(":")
+    # Nine digits fit 32 bits, and are more devices than there are.
+    if name not in _DEVICE_TYPES or (colon and not (index.isascii() and index.isdecimal() and len(index) < 10)):
         raise ValueError(f"[{operation}] expected a device such as cpu, cuda, cuda:1 or pinned, got {device!r}")
     return _DEVICE_TYPES.index(name), int(index or "0")
+
+
+def _place(operation: str, address: int, stream: int) -> tuple[int, int]:
+    return _native.unsigned(address, operation, "address"), _native.unsigned(stream, operation, "stream")
 
 
 def _block(info: _native.BlockInfo) -> Block:
@@ -192,7 +199,7 @@ def _options(
             device_type=device_type,
             device_index=device_index,
             device=_native.unsigned(device_table, operation, "device_table"),
-            name=None if name is None else name.encode(),
+            name=None if name is None else _native.text(name, operation, "name"),
             segment_bytes=_native.unsigned(segment_bytes, operation, "segment_bytes"),
             growth_bytes=_native.unsigned(growth_bytes, operation, "growth_bytes"),
             limit_bytes=_native.unsigned(limit_bytes, operation, "limit_bytes"),
@@ -290,7 +297,8 @@ class Pool:
         out = ctypes.c_void_p()
         size = _native.unsigned(num_bytes, "allocate", "num_bytes")
         encoded = None if tag is None else _native.text(tag, "allocate", "tag")
-        check(_native.library.blualloc_allocate(self.handle, size, stream, encoded, out))
+        on = _native.unsigned(stream, "allocate", "stream")
+        check(_native.library.blualloc_allocate(self.handle, size, on, encoded, out))
         return out.value or 0
 
     def free(self, address: int, *, stream: int = 0) -> None:
@@ -299,7 +307,7 @@ class Pool:
         Raises:
             ValueError: not the start of a live block of this pool (a double free, for example).
         """
-        check(_native.library.blualloc_free(self.handle, address, stream))
+        check(_native.library.blualloc_free(self.handle, *_place("free", address, stream)))
 
     def record_use(self, address: int, *, stream: int) -> None:
         """Declare that another stream uses the block too: reuse after its free waits for that stream.
@@ -307,11 +315,11 @@ class Pool:
         Raises:
             ValueError: not the start of a live block of this pool.
         """
-        check(_native.library.blualloc_record_use(self.handle, address, stream))
+        check(_native.library.blualloc_record_use(self.handle, *_place("record_use", address, stream)))
 
     def forget_stream(self, stream: int) -> None:
         """Declare that a stream has been synchronized and goes away; its free blocks are then anybody's."""
-        check(_native.library.blualloc_forget_stream(self.handle, stream))
+        check(_native.library.blualloc_forget_stream(self.handle, _native.unsigned(stream, "forget_stream", "stream")))
 
     def set_tag(self, address: int, tag: str) -> None:
         """Rename the owner of a live block.
@@ -319,7 +327,8 @@ class Pool:
         Raises:
             ValueError: not the start of a live block of this pool.
         """
-        check(_native.library.blualloc_set_tag(self.handle, address, _native.text(tag, "set_tag", "tag")))
+        block = _native.unsigned(address, "set_tag", "address")
+        check(_native.library.blualloc_set_tag(self.handle, block, _native.text(tag, "set_tag", "tag")))
 
     def set_limit(self, num_bytes: int) -> None:
         """Limit what the pool takes from the device; 0 is no limit. Above it already, the cache is given back."""
@@ -373,7 +382,8 @@ class Pool:
             ValueError: no live block of this pool holds it.
         """
         info = _native.BlockInfo()
-        check(_native.library.blualloc_find_block(self.handle, address, info, ctypes.sizeof(info)))
+        inside = _native.unsigned(address, "find_block", "address")
+        check(_native.library.blualloc_find_block(self.handle, inside, info, ctypes.sizeof(info)))
         return _block(info)
 
     def end_of_step(self, step: int) -> StepReport:
@@ -407,7 +417,10 @@ class Pool:
 
         Raises:
             ValueError: blocks are live and ``force`` is False, or this is a default pool.
+            TypeError: ``force`` is no bool.
         """
+        if not isinstance(force, bool):
+            raise TypeError(f"[close] expected True or False for `force`, got {force!r}")
         if self._handle.value:
             check(_native.library.blualloc_pool_destroy(self._handle, int(force)))
             self._handle = ctypes.c_void_p()

@@ -15,11 +15,26 @@ from blublas import _native
 from blublas._batch import batch_stride, expect_apart, matrix, pointers
 from blublas._cuda import Producer
 from blublas._views import View
-from blublas.errors import check
+from blublas.errors import OutOfMemoryError, check
 
-__all__ = ["Product"]
+__all__ = ["Product", "new_array"]
 
 _ALIGNMENT = 64
+
+
+def new_array(what: str, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    """A NumPy array with undefined contents.
+
+    Raises:
+        OutOfMemoryError: no memory holds it.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):  # ValueError: more than an address can reach
+        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        raise OutOfMemoryError(
+            f"[gemm] expected memory for {what}, got none of {num_bytes} bytes: {np.dtype(dtype)} of shape {shape}"
+        ) from None
 
 
 class _Workspace(threading.local):
@@ -32,7 +47,7 @@ class _Workspace(threading.local):
     def at_least(self, num_bytes: int) -> tuple[NDArray[np.uint8], int]:
         """A buffer that holds that many aligned bytes, and where they start."""
         if self.buffer.nbytes < num_bytes + _ALIGNMENT:
-            self.buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+            self.buffer = new_array("the workspace", (num_bytes + _ALIGNMENT,), np.uint8)
             self.address = -(-self.buffer.ctypes.data // _ALIGNMENT) * _ALIGNMENT
         return self.buffer, self.address
 

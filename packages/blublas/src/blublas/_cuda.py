@@ -35,7 +35,7 @@ def stream_number(stream: object) -> int:
     else:
         for name in ("cuda_stream", "ptr"):
             handle = getattr(handle, name, handle)
-    if not isinstance(handle, int) or isinstance(handle, bool) or handle < 0:
+    if not isinstance(handle, int) or isinstance(handle, bool) or not 0 <= handle < 2**64:
         raise InvalidTypeError(f"[gemm] expected stream as a CUDA stream or its handle, got {type(stream).__name__}")
     return handle or _LEGACY_STREAM
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from blublas import _native
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "OutOfMemoryError",
     "UnsupportedError",
     "check",
+    "integer",
 ]
 
 
@@ -45,6 +48,20 @@ _ERRORS: dict[int, type[BlublasError]] = {
     3: OutOfMemoryError,
     4: UnsupportedError,
 }
+
+
+def integer(operation: str, name: str, value: object) -> int:
+    """``value`` as an integer; a flag is none.
+
+    Raises:
+        InvalidTypeError: something else.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise InvalidTypeError(f"[{operation}] expected {name} as an integer, got {type(value).__name__}")
 
 
 def check(status: int) -> None:

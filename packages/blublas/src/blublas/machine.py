@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 
 from blublas import _native
-from blublas.errors import InvalidTypeError, InvalidValueError, check
+from blublas.errors import InvalidTypeError, InvalidValueError, check, integer
 
 __all__ = ["Info", "cuda_configs", "info", "num_threads", "set_cuda_config", "set_kernel", "set_num_threads"]
 
@@ -56,10 +55,7 @@ def set_num_threads(number: int) -> None:
         InvalidTypeError: no integer.
     """
     limit: int = _native.library.blublas_max_threads()
-    try:
-        count = operator.index(number)
-    except TypeError:
-        raise InvalidTypeError(f"[set_num_threads] expected an integer, got {type(number).__name__}") from None
+    count = integer("set_num_threads", "number", number)
     # Here, because ctypes would cut a larger number to 32 bits.
     if not 0 <= count <= limit:
         raise InvalidValueError(f"[set_num_threads] expected 1 to {limit} threads, or 0 for the default, got {count}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
@@ -10,11 +9,11 @@ from numpy.typing import NDArray
 
 from blublas import _native
 from blublas._batch import batch_shape
-from blublas._call import Product
+from blublas._call import Product, new_array
 from blublas._cuda import Producer, stream_number
 from blublas._views import DTYPE_NAMES, Array, View, cuda_device
 from blublas._views import view as look_at
-from blublas.errors import InvalidTypeError, InvalidValueError
+from blublas.errors import InvalidTypeError, InvalidValueError, integer
 
 __all__ = ["Activation", "Approximate", "Math", "gemm"]
 
@@ -158,14 +157,21 @@ def gemm(
 
     Raises:
         InvalidValueError: shapes, strides, overlaps or options that do not fit.
-        InvalidTypeError: dtypes that do not fit, or no arrays.
+        InvalidTypeError: dtypes that do not fit, no arrays, or flags that are no bools.
+        OutOfMemoryError: no memory for the new array or for the workspace.
         UnsupportedError: an array on another device.
     """
+    transpose_a, transpose_b = _flag("transpose_a", transpose_a), _flag("transpose_b", transpose_b)
+    accumulate = _flag("accumulate", accumulate)
+    column_sum_accumulate = _flag("column_sum_accumulate", column_sum_accumulate)
+    row_sum_a_accumulate = _flag("row_sum_a_accumulate", row_sum_a_accumulate)
     device = cuda_device(a)
     producer = None if device is None else Producer(a, device)
     number = 0
-    if producer is not None:
-        number = producer.current_stream() if stream is None else stream_number(stream)
+    if stream is not None:
+        number = stream_number(stream)
+    elif producer is not None:
+        number = producer.current_stream()
 
     def view(array: Array, name: str, *, written: bool = False) -> View:
         own = cuda_device(array)
@@ -191,7 +197,7 @@ def gemm(
         if producer is not None:
             out = cast(Array, producer.empty_like(shape, number))
         else:
-            out = np.empty(shape, np.float64 if view_a.dtype == _native.FLOAT64 else np.float32)
+            out = new_array("the result", shape, np.float64 if view_a.dtype == _native.FLOAT64 else np.float32)
     view_c = _shaped(view(out, "out", written=True), shape)
 
     epilogue = _native.EPILOGUE_ACCUMULATE if accumulate else 0
@@ -200,7 +206,7 @@ def gemm(
         epilogue |= _native.EPILOGUE_BIAS
     if activation is not None:
         epilogue |= _choice("activation", activation, _ACTIVATIONS)
-    aux = None
+    aux, gradient = None, _choice("approximate", approximate, _GRADIENTS)
     if preactivation is not None:
         if gelu_gradient_of is not None:
             raise InvalidValueError("[gemm] expected preactivation or gelu_gradient_of, got both; leave one out")
@@ -208,7 +214,7 @@ def gemm(
         epilogue |= _native.EPILOGUE_STORE_PREACTIVATION
     elif gelu_gradient_of is not None:
         aux = view(gelu_gradient_of, "gelu_gradient_of").broadcast(shape)
-        epilogue |= _choice("approximate", approximate, _GRADIENTS)
+        epilogue |= gradient
     view_residual = None if residual is None else view(residual, "residual").broadcast(shape)
     if view_residual is not None:
         epilogue |= _native.EPILOGUE_RESIDUAL
@@ -286,16 +292,19 @@ def _sum(name: str, array: View | None, shape: tuple[int, ...], dtype: int, accu
 
 
 def _choice(name: str, value: str, flags: dict[str, int]) -> int:
-    if value not in flags:
+    if not isinstance(value, str) or value not in flags:
         raise InvalidValueError(f"[gemm] expected {name} of {', '.join(map(repr, flags))}, got {value!r}")
     return flags[value]
 
 
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidTypeError(f"[gemm] expected {name} of True or False, got {value!r}")
+    return bool(value)
+
+
 def _thread_limit(number: int) -> int:
-    try:
-        limit = operator.index(number)
-    except TypeError:
-        raise InvalidTypeError(f"[gemm] expected num_threads as an integer, got {type(number).__name__}") from None
+    limit = integer("gemm", "num_threads", number)
     if limit < 0:
         raise InvalidValueError(f"[gemm] expected num_threads of 0 or more, got {limit}")
     if limit > _MOST_THREADS:
@@ -311,4 +320,6 @@ def _factor(name: str, value: float) -> float:
             return float(value)
         except (TypeError, ValueError):
             pass
+        except OverflowError:
+            raise InvalidValueError(f"[gemm] expected {name} that float64 holds, got a larger integer") from None
     raise InvalidTypeError(f"[gemm] expected {name} as a number, got {value!r}")
