@@ -11,7 +11,8 @@ import pytest
 from models import bits
 
 import blutensor as bt
-from blutensor import _native
+from blutensor import _calls, _native
+from blutensor._table import ATTR_KINDS, OPERATORS
 
 _numbers = itertools.count()
 _KEPT: list[object] = []
@@ -203,3 +204,46 @@ def test_through_the_c_interface() -> None:
     assert call(softmax, handles, 1, 0, None, 0, out, 1, ctypes.byref(count)) == 1
     assert call(10**6, handles, 1, 0, None, 0, out, 1, ctypes.byref(count)) == 1
     _KEPT.append(callbacks)  # the table has no way to forget an operator
+
+
+def test_axes_all_some_or_none() -> None:
+    seen: list[Any] = []
+
+    def infer(shapes: Any, dtypes: Any, *, axis: Any) -> Any:
+        seen.append(axis)
+        return [(shapes[0], dtypes[0])]
+
+    def launch(inputs: Any, outputs: Any, *, axis: Any) -> None:
+        seen.append(axis)
+        outputs[0][...] = inputs[0]
+
+    f = bt.register_operator(
+        fresh("names_axes"), inputs=["x"], infer=infer, launch=launch, attributes={"axis": "axes"}, doc="x itself."
+    )
+    for given, expected in ((None, None), ((), ()), ([], ()), (1, (1,)), ([0, -1], (0, -1)), (np.array([1]), (1,))):
+        seen.clear()
+        assert f(bt.ones((2, 3)), given).shape == (2, 3)
+        assert seen == [expected, expected]
+    with pytest.raises(bt.DTypeError, match=r"expected axes for 'axis', got '1'"):
+        f(bt.ones((2, 3)), "1")
+
+
+def test_a_caller_of_before_axes_had_a_kind() -> None:
+    """In the C interface until 1.2 axes were integers, and none of them meant all."""
+    x = bt.arange(6, dtype="float32").reshape(2, 3)
+
+    def total(kind: str, values: list[int], all_axes: int = 0) -> Any:
+        attrs = (_native.Attr * 2)()
+        listed = _native.int64_array(values)
+        attrs[0].kind, attrs[0].count, attrs[0].i = ATTR_KINDS[kind], len(values), all_axes
+        attrs[0].ints = ctypes.cast(listed, ctypes.POINTER(ctypes.c_int64))
+        attrs[1].kind = ATTR_KINDS["boolean"]
+        return _calls.invoke_one(OPERATORS["sum"].id, (x,), attrs).tolist()
+
+    assert total("integers", []) == 15
+    assert total("integers", [1]) == [3, 12]
+    assert total("axes", []) == [[0, 1, 2], [3, 4, 5]]
+    assert total("axes", [1]) == [3, 12]
+    assert total("axes", [], all_axes=1) == total("axes", [1], all_axes=1) == 15
+    with pytest.raises(bt.DTypeError, match=r"\[sum\] expected kind 7 for 'axis', got 4"):
+        total("dtype", [])

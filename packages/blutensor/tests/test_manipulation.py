@@ -199,6 +199,6 @@ def test_reshape(shape: tuple[int, ...], data: st.DataObject) -> None:
 
 
 def test_reshape_wants_a_bool_for_copy() -> None:
-    with pytest.raises(bt.ShapeError, match=r"expected True, False or None for copy, got 'yes'"):
+    with pytest.raises(bt.DTypeError, match=r"expected True, False or None for copy, got 'yes'"):
         bt.reshape(bt.zeros(2), (2,), copy="yes")  # type: ignore[arg-type]
     assert bt.reshape(bt.zeros((2, 3)), (-1,)).shape == (6,)

@@ -120,6 +120,81 @@ def test_arrays_are_converted_as_by_astype() -> None:
     assert bt.asarray(wide).astype("int8").tolist() == [44, 127, 127]
 
 
+FLOATS = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e30,
+    -1e30,
+    0.0,
+    -0.0,
+    0.9,
+    -0.9,
+    2.9,
+    -2.9,
+    127.5,
+    128.0,
+    -129.0,
+    255.9,
+    256.0,
+]
+TARGETS: dict[str, Callable[[np.ndarray[Any, Any], str], bt.Tensor]] = {
+    "asarray": lambda array, dtype: bt.asarray(array, dtype=dtype),
+    "asarray, then astype": lambda array, dtype: bt.asarray(array.astype(array.dtype.newbyteorder("="))).astype(dtype),
+    "copy_": lambda array, dtype: bt.zeros(array.shape, dtype=dtype).copy_(array),
+    "a slice": lambda array, dtype: assigned(array, dtype, slice(None)),
+    "indices": lambda array, dtype: assigned(array, dtype, list(range(len(array)))),
+    "a strided one": lambda array, dtype: bt.asarray(np.repeat(array, 2)[::2], dtype=dtype),
+    "a read-only one": lambda array, dtype: bt.asarray(np.broadcast_to(array, (1, len(array))), dtype=dtype)[0],
+}
+
+
+def assigned(array: np.ndarray[Any, Any], dtype: str, index: Any) -> bt.Tensor:
+    made = bt.zeros(array.shape, dtype=dtype)
+    made[index] = array
+    return made
+
+
+def saturated(value: float, dtype: str) -> int:
+    info = np.iinfo(dtype)
+    if math.isnan(value):
+        return 0
+    return (
+        max(info.min, min(info.max, math.trunc(value))) if math.isfinite(value) else info.max if value > 0 else info.min
+    )
+
+
+@pytest.mark.parametrize("way", TARGETS)
+@pytest.mark.parametrize("source", ["float16", "float32", "float64", ">f4", "<f8", ">f2", "longdouble", "bfloat16"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_arrays_of_floats_saturate(dtype: str, source: str, way: str) -> None:
+    """As `astype` does: truncated, at the ends of the range where they lie beyond it, NaN gives 0."""
+    if source == "longdouble" and way in ("asarray, then astype", "indices"):
+        pytest.skip("has no counterpart")
+    kind = pytest.importorskip("ml_dtypes").bfloat16 if source == "bfloat16" else np.dtype(source)
+    ends = [float(edge) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max) for edge in (end - 1, end, end + 1)]
+    near = [np.nextafter(float(2**k), 0.0) for k in (31, 32, 63, 64)]
+    with np.errstate(over="ignore"):
+        array = np.array([*FLOATS, *ends, *near]).astype(kind)
+    expected = [saturated(float(v), dtype) for v in array]
+    assert TARGETS[way](array, dtype).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_python_numbers_are_cut_off_but_do_not_saturate(dtype: str) -> None:
+    """A number that somebody wrote is an error where it does not fit; one that fits is what arrays give."""
+    info = np.iinfo(dtype)
+    inside = [v for v in (0.9, -0.9, 2.9, 126.5, float(info.min)) if info.min <= math.trunc(v) <= info.max]
+    array = bt.asarray(np.array(inside), dtype=dtype).tolist()
+    assert bt.asarray(inside, dtype=dtype).tolist() == array == [math.trunc(v) for v in inside]
+    assert bt.asarray([[v] for v in inside], dtype=dtype).reshape(-1).tolist() == array
+    assert [bt.asarray(v, dtype=dtype).item() for v in inside] == array
+    for v in (float(info.max) * 2 + 2, float(info.min) * 2 - 1, math.nan):
+        for given in (v, [v], [[0.0], [v]], np.float64(v), np.array([v], object)):
+            with pytest.raises(bt.NumberRangeError, match=rf"\[asarray\] expected an integer from .* for {dtype}, got"):
+                bt.asarray(given, dtype=dtype)
+
+
 def test_a_float_is_not_cut_off_in_place() -> None:
     for change in (lambda x: x.add_(1.5), lambda x: x.mul_(np.float32(0.5)), lambda x: x.sub_(math.nan)):
         x = bt.ones((2,), dtype="int32")

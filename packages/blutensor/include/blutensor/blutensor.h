@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define BLUTENSOR_ABI_MAJOR 1
-#define BLUTENSOR_ABI_MINOR 2
+#define BLUTENSOR_ABI_MINOR 3
 
 #define BLUTENSOR_API __attribute__((visibility("default")))
 
@@ -125,9 +125,10 @@ BLUTENSOR_API int32_t blutensor_stream_begin(blutensor_tensor* tensor, void* str
 /* ------------------------------------------------------------------ operators */
 
 typedef struct blutensor_attr {
-  int32_t kind;  /* 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string, 6 floats (ABI 1.2) */
-  int32_t count; /* integers, floats: how many */
-  int64_t i;     /* integer, boolean, dtype */
+  int32_t kind;  /* 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string, 6 floats (ABI 1.2), 7 axes (ABI 1.3) */
+  int32_t count; /* integers, floats, axes: how many */
+  int64_t i;     /* integer, boolean, dtype; axes: not 0 for all of them, whatever count says. Integers in place of axes
+                  * are taken as before ABI 1.3, when none of them meant all. */
   double f;
   union {
     const int64_t* ints;

@@ -50,6 +50,12 @@ void put_attr(std::ostringstream& out, const Attr& a) {
       return put_string(out, a.s);
     case AttrKind::integers:
       return put_list(out, a.ints, [&](int64_t v) { out << v; });
+    case AttrKind::axes:
+      if (a.all_axes()) {
+        out << "null";
+        return;
+      }
+      return put_list(out, a.ints, [&](int64_t v) { out << v; });
     case AttrKind::dtype:
       return put_string(out, dtype_name(static_cast<DType>(a.i)));
     case AttrKind::floating:
@@ -63,7 +69,8 @@ void put_attr(std::ostringstream& out, const Attr& a) {
 
 void put_operator(std::ostringstream& out, const Operator& op) {
   constexpr const char* input_kinds[] = {"required", "optional", "list", "optional_list"};
-  constexpr const char* attr_kinds[] = {"integer", "floating", "boolean", "integers", "dtype", "string", "floats"};
+  constexpr const char* attr_kinds[] = {"integer", "floating", "boolean", "integers",
+                                        "dtype",   "string",   "floats",  "axes"};
   constexpr const char* effects[] = {"pure", "writes", "communicates"};
   constexpr const char* lanes[] = {"compute", "communication", "copy"};
   const auto boolean = [](bool b) { return b ? "true" : "false"; };
@@ -117,14 +124,40 @@ std::vector<blutensor_view> c_views(std::span<const View> views) {
   return list;
 }
 
+// Until ABI 1.2 axes were integers, and none of them meant all.
+blutensor_attr as_axes(blutensor_attr integers) {
+  integers.kind = static_cast<int32_t>(AttrKind::axes);
+  integers.i = integers.count == 0;
+  return integers;
+}
+
 // Operators trust the kinds of their attributes.
 Attrs checked_attrs(const Operator& op, const blutensor_attr* attrs, int32_t count) {
   require(count == static_cast<int32_t>(op.attrs.size()), "[", op.name, "] expected ", op.attrs.size(),
           " attributes, got ", count);
-  for (size_t k = 0; k < op.attrs.size(); ++k)
-    require_type(attrs[k].kind == static_cast<int32_t>(op.attrs[k].kind), "[", op.name, "] expected kind ",
+  const auto is = [](int32_t kind, AttrKind wanted) { return kind == static_cast<int32_t>(wanted); };
+  bool has_older = false;
+  for (size_t k = 0; k < op.attrs.size(); ++k) {
+    const bool older = op.attrs[k].kind == AttrKind::axes && is(attrs[k].kind, AttrKind::integers);
+    require_type(older || is(attrs[k].kind, op.attrs[k].kind), "[", op.name, "] expected kind ",
                  static_cast<int32_t>(op.attrs[k].kind), " for '", op.attrs[k].name, "', got ", attrs[k].kind);
-  return to_attrs(attrs, count);
+    has_older |= older;
+  }
+  if (!has_older) return to_attrs(attrs, count);
+  std::vector<blutensor_attr> list(attrs, attrs + count);
+  for (size_t k = 0; k < list.size(); ++k)
+    if (op.attrs[k].kind == AttrKind::axes && is(list[k].kind, AttrKind::integers)) list[k] = as_axes(list[k]);
+  return to_attrs(list.data(), count);
+}
+
+// The call, whose errors name the operator also where they come from what knows none (sizes, for example).
+Tensors named_call(const Operator& op, const Tensors& inputs, const Attrs& attrs, int64_t list_length) {
+  try {
+    return call(op, inputs, attrs, list_length);
+  } catch (const Error& error) {
+    if (error.what()[0] == '[') throw;
+    throw Error(error.status(), text("[", op.name, "] ", error.what()));
+  }
 }
 
 void check_callback(int32_t status) {
@@ -160,8 +193,8 @@ Operator from_desc(const blutensor_operator_desc& d) {
   for (int32_t i = 0; i < d.num_attrs; ++i) {
     AttrSpec spec;
     spec.name = d.attr_names[i];
-    require(d.attr_kinds[i] >= 0 && d.attr_kinds[i] <= static_cast<int32_t>(AttrKind::floats),
-            "[register_operator] expected a kind from 0 to 6 for '", spec.name, "', got ", d.attr_kinds[i]);
+    require(d.attr_kinds[i] >= 0 && d.attr_kinds[i] <= static_cast<int32_t>(AttrKind::axes),
+            "[register_operator] expected a kind from 0 to 7 for '", spec.name, "', got ", d.attr_kinds[i]);
     spec.kind = static_cast<AttrKind>(d.attr_kinds[i]);
     spec.required = true;
     op.attrs.push_back(spec);
@@ -235,7 +268,7 @@ int32_t blutensor_call(uint32_t op_id, blutensor_tensor* const* inputs, int32_t 
   return guarded([&] {
     const Operator& op = OperatorRegistry::instance().at(op_id);
     const Tensors results =
-        call(op, from_handles(inputs, num_inputs), checked_attrs(op, attrs, num_attrs), list_length);
+        named_call(op, from_handles(inputs, num_inputs), checked_attrs(op, attrs, num_attrs), list_length);
     require(results.size() <= static_cast<size_t>(max_outputs), "[", op.name, "] room for ", max_outputs,
             " outputs, need ", results.size());
     for (size_t i = 0; i < results.size(); ++i) outputs[i] = to_handle(results[i]);

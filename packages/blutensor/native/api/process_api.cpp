@@ -57,6 +57,10 @@ Attrs to_attrs(const blutensor_attr* attrs, int32_t count) {
       case AttrKind::integers:
         to.ints = dims(from.ints, from.count);
         break;
+      case AttrKind::axes:
+        to.i = from.i != 0;
+        if (!to.all_axes()) to.ints = dims(from.ints, from.count);
+        break;
       case AttrKind::floats:
         require(from.count >= 0, "expected at least 0 floats, got ", from.count);
         to.floats.assign(from.floats, from.floats + from.count);

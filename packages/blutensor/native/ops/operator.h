@@ -16,13 +16,13 @@ namespace blutensor {
 
 // ---------------------------------------------------------------- attributes
 
-enum class AttrKind : int32_t { integer, floating, boolean, integers, dtype, string, floats };
+enum class AttrKind : int32_t { integer, floating, boolean, integers, dtype, string, floats, axes };
 
 struct Attr {
   AttrKind kind = AttrKind::integer;
-  int64_t i = 0;  // integer, boolean, dtype
+  int64_t i = 0;  // integer, boolean, dtype; axes: whether all of them are meant
   double f = 0;
-  Dims ints;  // integers (axes, shapes)
+  Dims ints;  // integers (shapes), axes
   std::string s;
   std::vector<double> floats;  // one value for all tensors of a list, or one for each
 
@@ -49,6 +49,19 @@ struct Attr {
     a.ints = v;
     return a;
   }
+  // Over these axes; over none of them when there are none.
+  static Attr of_axes(Dims v) {
+    Attr a;
+    a.kind = AttrKind::axes;
+    a.ints = v;
+    return a;
+  }
+  static Attr of_all_axes() {
+    Attr a;
+    a.kind = AttrKind::axes;
+    a.i = 1;
+    return a;
+  }
   static Attr of_dtype(DType v) {
     Attr a;
     a.kind = AttrKind::dtype;
@@ -67,6 +80,7 @@ struct Attr {
     a.floats = std::move(v);
     return a;
   }
+  bool all_axes() const { return i != 0; }   // of axes
   bool operator==(const Attr& other) const;  // bitwise for floats: NaN equals itself
 };
 std::string to_text(const Attr& attr);

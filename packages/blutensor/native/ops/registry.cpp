@@ -40,6 +40,8 @@ std::string to_text(const Attr& a) {
       return a.i ? "true" : "false";
     case AttrKind::integers:
       return text(a.ints);
+    case AttrKind::axes:
+      return a.all_axes() ? "all" : text(a.ints);
     case AttrKind::dtype:
       return dtype_name(static_cast<DType>(a.i));
     case AttrKind::string:

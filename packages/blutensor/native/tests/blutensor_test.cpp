@@ -51,7 +51,7 @@ const OpRef add{"add"}, multiply{"multiply"}, matmul{"matmul"}, full{"full"}, ta
 Tensor filled(const Shape& shape, double value) {
   return full({}, {Attr::of_ints(shape), Attr::of_float(value), Attr::of_dtype(DType::float32)});
 }
-Tensor total(const Tensor& t) { return sum({t}, {Attr::of_ints({}), Attr::of_bool(false)}); }
+Tensor total(const Tensor& t) { return sum({t}, {Attr::of_all_axes(), Attr::of_bool(false)}); }
 float value_of(const Tensor& t) { return *static_cast<const float*>(t.data()); }
 
 Tensor leaf(const Shape& shape, double value) {
@@ -67,7 +67,7 @@ void test_dispatch() {
   CHECK_THROWS(Status::invalid_value, "[add]", add({a, filled({4}, 1)}));
   CHECK_THROWS(Status::invalid_value, "expected 2 tensors, got 1", add({a}));
   CHECK_THROWS(Status::invalid_type, "expected a tensor for 'b'", add({a, Tensor{}}));
-  CHECK_THROWS(Status::index, "[sum]", sum({a}, {Attr::of_ints({7}), Attr::of_bool(false)}));
+  CHECK_THROWS(Status::index, "[sum]", sum({a}, {Attr::of_axes({7}), Attr::of_bool(false)}));
   CHECK_THROWS(Status::runtime, "not registered", OpRef{"no such operator"}({a}));
   const uint64_t before = a.storage().version();
   add_into.many({a, b});

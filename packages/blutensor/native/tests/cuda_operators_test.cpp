@@ -279,7 +279,8 @@ void test_reduce(Harness& h) {
       for (const Dims& list : lists)
         for (Layout layout : kLayouts) {
           if (num_elements(shape) > 200000 && layout != Layout::contiguous && layout != Layout::offset) continue;
-          const Attrs attrs{axes(list), Attr::of_bool(layout == Layout::offset)};
+          const Attrs attrs{list.empty() ? Attr::of_all_axes() : Attr::of_axes(list),
+                            Attr::of_bool(layout == Layout::offset)};
           const Tensor x = h.random(shape, dtype, layout);
           const Rule sums = is_floating(dtype) ? Rule::sum : Rule::bits;
           h.check("sum", {x}, attrs, sums);
@@ -361,11 +362,11 @@ void test_large(Harness& h) {
   const View sum = device_view(total, DType::int64, {});
   const Attrs full{axes({rows, columns}), of(3), Attr::of_dtype(DType::uint8)};
   h.launch(op("full"), {}, std::span(&x, 1), full);
-  h.launch(op("sum"), std::span(&x, 1), std::span(&sum, 1), {axes({}), Attr::of_bool(false)});
+  h.launch(op("sum"), std::span(&x, 1), std::span(&sum, 1), {Attr::of_all_axes(), Attr::of_bool(false)});
   if (*total != 3 * n) h.fail("large: sum of uint8 is " + std::to_string(*total));
   const View pair[] = {x, x};
   h.launch(op("add"), pair, std::span(&y, 1), {});
-  h.launch(op("sum"), std::span(&y, 1), std::span(&sum, 1), {axes({}), Attr::of_bool(false)});
+  h.launch(op("sum"), std::span(&y, 1), std::span(&sum, 1), {Attr::of_all_axes(), Attr::of_bool(false)});
   if (*total != 6 * n) h.fail("large: sum of a sum of uint8 is " + std::to_string(*total));
   // A column of another value, through a transposed copy.
   cudaMemset(a + 2 * columns, 9, static_cast<size_t>(columns));
@@ -375,7 +376,7 @@ void test_large(Harness& h) {
   h.launch(op("contiguous"), std::span(&transposed, 1), std::span(&turned, 1), {});
   if (at(b, n - 2) != 0x0903 || at(b, 3) != 0x0303) h.fail("large: transposed copy");
   const View largest = device_view(total, DType::int64, {});
-  h.launch(op("argmax"), std::span(&x, 1), std::span(&largest, 1), {axes({}), Attr::of_bool(false)});
+  h.launch(op("argmax"), std::span(&x, 1), std::span(&largest, 1), {Attr::of_all_axes(), Attr::of_bool(false)});
   if (*total != 2 * columns) h.fail("large: argmax is " + std::to_string(*total));
   // bfloat16: the last elements of GELU are those of the first ones.
   const View u = device_view(a, DType::bfloat16, {n}), v = device_view(b, DType::bfloat16, {n});

@@ -1,4 +1,4 @@
-"""Checks of Python numbers given as arguments: one typed error that names argument and value."""
+"""Checks of Python numbers and flags given as arguments: one typed error that names argument and value."""
 
 from __future__ import annotations
 
@@ -6,22 +6,53 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
+
+from .dtypes import described, shown
 from .errors import DTypeError, ShapeError
 
 
+def flag(op: str, name: str, value: Any) -> bool:
+    """`value` if it is True or False, NumPy's included: numbers and text are none.
+
+    Raises:
+        DTypeError: Something else.
+    """
+    if value is True or value is False:
+        return bool(value)
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise DTypeError(f"[{op}] expected True or False for {name}, got {described(value)}")
+
+
+def flag_or_none(op: str, name: str, value: Any) -> bool | None:
+    """`flag`, or None.
+
+    Raises:
+        DTypeError: Something else.
+    """
+    if value is None or value is True or value is False or isinstance(value, np.bool_):
+        return None if value is None else bool(value)
+    raise DTypeError(f"[{op}] expected True, False or None for {name}, got {described(value)}")
+
+
 def integer(op: str, name: str, value: Any, least: int | None = None) -> int:
-    """`value` as an integer.
+    """`value` as an integer; a count if there is a least one.
 
     Raises:
         DTypeError: No integer.
-        ShapeError: Below `least`.
+        ShapeError: A count below `least`, or beyond 64 bits.
     """
     try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError("a flag counts nothing")
         number = operator.index(value)
     except TypeError:
-        raise DTypeError(f"[{op}] expected an integer for {name}, got {value!r}") from None
+        raise DTypeError(f"[{op}] expected an integer for {name}, got {described(value)}") from None
+    if least is not None and number >= 2**63:
+        raise ShapeError(f"[{op}] expected {name} below 2^63, got {shown(number)}")
     if least is not None and number < least:
-        raise ShapeError(f"[{op}] expected {name} of at least {least}, got {number}")
+        raise ShapeError(f"[{op}] expected {name} of at least {least}, got {shown(number)}")
     return number
 
 
@@ -30,13 +61,16 @@ def number(op: str, name: str, value: Any) -> float:
 
     Raises:
         DTypeError: No number.
+        ShapeError: An integer beyond float64.
     """
     if not isinstance(value, (str, bytes)):
         try:
             return float(value)
         except (TypeError, ValueError):
             pass
-    raise DTypeError(f"[{op}] expected a number for {name}, got {value!r}")
+        except OverflowError:
+            raise ShapeError(f"[{op}] expected a number that float64 holds for {name}, got {shown(value)}") from None
+    raise DTypeError(f"[{op}] expected a number for {name}, got {described(value)}")
 
 
 def not_negative(op: str, name: str, value: Any) -> float:

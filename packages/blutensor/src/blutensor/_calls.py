@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 from array import array as doubles
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import _native, devices, dtypes
+from ._arguments import flag, number
 from ._table import ATTR_KINDS, OPERATORS, OperatorSpec
 from .errors import DTypeError, ShapeError
 from .tensor import Tensor
@@ -101,37 +103,57 @@ def invoke_on(device: devices.DeviceKey, op_id: int, attrs: AttrArray | None) ->
     return Tensor._adopt(output)
 
 
+def _whole(op: str, name: str, value: Any) -> int:
+    """An integer of 64 bits; a flag is none."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, Tensor) and value.size != 1):
+        raise TypeError
+    number: int = operator.index(value)
+    if not -(2**63) <= number < 2**63:
+        raise ShapeError(f"[{op}] expected an integer of 64 bits for '{name}', got {dtypes.shown(number)}")
+    return number
+
+
+def _listed(value: Any) -> Any:
+    """What is listed, of one value or several; no text, and no dictionary."""
+    if isinstance(value, (str, bytes, Mapping)):
+        raise TypeError
+    is_one = value.ndim == 0 if isinstance(value, (Tensor, np.ndarray)) else hasattr(value, "__index__")
+    return [value] if is_one else value
+
+
 def _set(attr: _native.Attr, op: str, name: str, kind: str, value: Any, keep: list[Any]) -> None:
     attr.kind = ATTR_KINDS[kind]
     try:
         if kind == "floating":
-            attr.f = float(value)
-        elif kind == "integers":
-            values = [value.__index__()] if hasattr(value, "__index__") else [v.__index__() for v in value]
+            attr.f = number(op, name, value)
+        elif kind == "axes" and value is None:
+            attr.i = 1
+        elif kind in ("integers", "axes"):
+            values = [_whole(op, name, v) for v in _listed(value)]
             if len(values) > _native.MAX_RANK:
                 raise ShapeError(f"[{op}] expected at most {_native.MAX_RANK} values for '{name}', got {len(values)}")
             array = _native.int64_array(values)
             keep.append(array)
             attr.count, attr.ints = len(values), ctypes.cast(array, ctypes.POINTER(ctypes.c_int64))
         elif kind == "floats":
-            numbers = [value.__float__()] if hasattr(value, "__float__") else [v.__float__() for v in value]
+            numbers = [number(op, name, v) for v in ([value] if hasattr(value, "__float__") else value)]
             values_of = (ctypes.c_double * len(numbers))(*numbers)
             keep.append(values_of)
             attr.count, attr.floats = len(numbers), ctypes.cast(values_of, ctypes.POINTER(ctypes.c_double))
         elif kind == "dtype":
-            attr.i = dtypes.as_dtype(value).number
+            attr.i = dtypes.as_dtype(value, op).number
         elif kind == "string":
             text = value.encode()
             keep.append(text)
             attr.s = text
         elif kind == "boolean":
-            attr.i = bool(value)
+            attr.i = flag(op, name, value)
         else:
-            attr.i = value.__index__()
+            attr.i = _whole(op, name, value)
     except (AttributeError, TypeError) as error:
-        if isinstance(error, DTypeError):
+        if isinstance(error, DTypeError) and str(error).startswith(f"[{op}]"):
             raise
-        raise DTypeError(f"[{op}] expected {kind} for '{name}', got {value!r}") from None
+        raise DTypeError(f"[{op}] expected {kind} for '{name}', got {dtypes.described(value)}") from None
 
 
 class AttrBuilder:
@@ -141,16 +163,24 @@ class AttrBuilder:
         self._spec = spec
         self._cache: dict[tuple[Any, ...], AttrArray] = {}
         self._floats = [k for k, attr in enumerate(spec.attrs) if attr.kind == "floats"]
+        self._floating = [k for k, attr in enumerate(spec.attrs) if attr.kind == "floating"]
+        self._lists = [k for k, attr in enumerate(spec.attrs) if attr.kind in ("integers", "axes")]
 
     def __call__(self, *values: Any) -> AttrArray:
+        for k in self._lists:
+            if type(values[k]) in (tuple, list) and any(type(v) is not int for v in values[k]):
+                return self.build(values)  # (0, True) and (0.0, 1) are keys equal to (0, 1)
         key = self._with_bits(values) if self._floats else values
+        key = (*key, *map(type, values))  # as are True and 1.0 to 1
         try:
-            # 1, 1.0 and True are equal keys but different attributes only across kinds, and a slot has one kind.
             found = self._cache.get(key)
         except TypeError:  # a list
-            key = tuple(tuple(v) if isinstance(v, list) else v for v in key)
-            found = self._cache.get(key)
-        if found is not None and 0.0 not in key:  # 0.0 == -0.0
+            try:
+                key = tuple(tuple(v) if isinstance(v, list) else v for v in key)
+                found = self._cache.get(key)
+            except TypeError:  # an array, or a mistake
+                return self.build(values)
+        if found is not None and not any(values[k] == 0 for k in self._floating):  # 0.0 == -0.0
             return found
         array = self.build(values)
         if len(self._cache) >= _CACHE_LIMIT:
@@ -173,12 +203,12 @@ class AttrBuilder:
         keep: list[Any] = []
         array = (_native.Attr * len(spec.attrs))()
         for attr, given, slot in zip(spec.attrs, values, array, strict=True):
-            value = attr.default if given is None else given
-            if attr.choices and value not in attr.choices:
+            if attr.choices and not (isinstance(given, str) and given in attr.choices):
+                choices = ", ".join(attr.choices)
                 raise ShapeError(
-                    f"[{spec.name}] expected {attr.name} to be one of {', '.join(attr.choices)}, got {value!r}"
+                    f"[{spec.name}] expected {attr.name} to be one of {choices}, got {dtypes.described(given)}"
                 )
-            _set(slot, spec.name, attr.name, attr.kind, value, keep)
+            _set(slot, spec.name, attr.name, attr.kind, given, keep)
         array._keep = keep  # type: ignore[attr-defined]
         return array
 
@@ -189,8 +219,8 @@ EXACT_INTEGERS = 2**53  # larger ones are not all float64 numbers
 _arange_attrs = AttrBuilder(OPERATORS["arange"])
 
 
-def full_on(shape: Any, value: Any, dtype: Any, device: devices.DeviceKey | None) -> Tensor:
-    """The operator `full` on a device; None is the default one.
+def full_on(shape: Any, value: Any, dtype: Any, device: devices.DeviceKey | None, op: str = "full") -> Tensor:
+    """The operator `full` on a device, None for the default one; errors name `op`.
 
     Raises:
         NumberRangeError: A number that the integer dtype does not hold.
@@ -201,10 +231,12 @@ def full_on(shape: Any, value: Any, dtype: Any, device: devices.DeviceKey | None
     if type(value) in (int, float) and not 0 <= value <= 127:  # what every integer dtype holds
         target = dtypes.as_dtype(dtype)
         if target.kind == "integer":
-            dtypes.check_number("full", value, target)
+            dtypes.check_number(op, value, target)
             if type(value) is int and not -EXACT_INTEGERS <= value <= EXACT_INTEGERS:
                 op_id = OPERATORS["full_integer"].id
                 attrs = _full_integer_attrs(shape, value - 2**64 if value >= 2**63 else value, target)
+        else:
+            value = number(op, "value", value)
     if attrs is None:
         attrs = _full_attrs(shape, value, dtype)
     return invoke_one(op_id, (), attrs) if device is None else invoke_on(device, op_id, attrs)
@@ -249,6 +281,6 @@ def scalars_to_tensors(
             value = value.item()
         if not isinstance(value, (bool, int, float)):
             return need_tensor(op, name, value)
-        return full((), value, dtypes.scalar_dtype(value, dtype), device)
+        return full((), value, dtypes.scalar_dtype(value, dtype), device, op)
 
     return tuple(convert(v, n) for v, n in zip(values, names, strict=True))

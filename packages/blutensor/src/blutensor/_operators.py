@@ -40,7 +40,8 @@ def parameters(spec: OperatorSpec) -> list[tuple[str, str | None, str]]:
         "integer": "int",
         "floating": "float",
         "boolean": "bool",
-        "integers": "int | Sequence[int] | None",
+        "integers": "int | Sequence[int]",
+        "axes": "int | Sequence[int] | None",
         "dtype": "DType | str",
         "string": "str",
         "floats": "float | Sequence[float]",
@@ -65,11 +66,9 @@ def parameters(spec: OperatorSpec) -> list[tuple[str, str | None, str]]:
         if a.choices:
             annotation = f"Literal[{', '.join(_quoted(c) for c in a.choices)}]"
         if a.required:
-            required.append((a.name, None, annotation.removesuffix(" | None")))
+            required.append((a.name, None, annotation))
         else:
-            # An empty list of axes means all of them.
-            default = "None" if a.kind == "integers" and a.default == () else default_text(a.default)
-            optional.append((a.name, default, annotation))
+            optional.append((a.name, default_text(a.default), annotation))
     return required + optional
 
 
@@ -87,23 +86,6 @@ def _identifier(spec: OperatorSpec) -> str:
     return re.sub(r"\W", "_", f"_{spec.name}" if spec.name[:1].isdigit() else spec.name)
 
 
-def _axes_or_all(spec: OperatorSpec) -> str | None:
-    """The attribute that lists axes and may be left out for all of them, which native code knows as an empty list."""
-    return next((a.name for a in spec.attrs if a.kind == "integers" and not a.required and a.default == ()), None)
-
-
-def _none_of(axes: Any) -> bool:
-    return hasattr(axes, "__len__") and len(axes) == 0
-
-
-def _over_no_axis(function: Callable[..., Any], x: Any, axis: int, *others: Any) -> Any:
-    """What an operator over axes gives over none of them: every element alone, in the shape of x."""
-    _calls.need_tensor(function.__name__, "x", x)
-    if not others:  # squeeze
-        return _calls.Tensor.reshape(x, x.shape)
-    return _calls.Tensor.reshape(function(_calls.Tensor.reshape(x, x.size, 1), axis, *others), x.shape)
-
-
 def _source(spec: OperatorSpec) -> str:
     for name, _, _ in parameters(spec):
         if not name.isidentifier():
@@ -118,12 +100,6 @@ def _source(spec: OperatorSpec) -> str:
     if is_random(spec):
         beside = next((i.name for i in spec.inputs if i.name != RESERVED_STATE), "None")
         lines.append(f"    {RESERVED_STATE}, {RESERVED_OP_ID} = _next_random({beside})")
-    axes = _axes_or_all(spec)
-    if axes is not None:
-        x = fixed[0].name
-        others = [{axes: "1", "keepdims": "False"}.get(a.name, a.name) for a in spec.attrs]
-        lines.append(f"    if {axes} is not None and type({axes}) is not int and _none_of({axes}):")
-        lines.append(f"        return _over_no_axis({_identifier(spec)}, {x}, {', '.join(others)})")
     for i in fixed:
         if i.accepts_scalar or i.name == RESERVED_STATE:
             continue
@@ -201,8 +177,6 @@ def build(spec: OperatorSpec) -> Callable[..., Any]:
         "_invoke": _calls.invoke,
         "_same_length": _same_length,
         "_empty_list": _empty_list,
-        "_none_of": _none_of,
-        "_over_no_axis": _over_no_axis,
         "_next_random": random.next_random,
         "_MAX_OUTPUTS": 1024,
     }

@@ -8,7 +8,16 @@ from typing import Any
 
 from . import _native
 
-ATTR_KINDS = {"integer": 0, "floating": 1, "boolean": 2, "integers": 3, "dtype": 4, "string": 5, "floats": 6}
+ATTR_KINDS = {
+    "integer": 0,
+    "floating": 1,
+    "boolean": 2,
+    "integers": 3,
+    "dtype": 4,
+    "string": 5,
+    "floats": 6,
+    "axes": 7,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +32,7 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class AttrSpec:
-    """An attribute: `kind` is a key of ATTR_KINDS."""
+    """An attribute: `kind` is a key of ATTR_KINDS. None among axes means all of them."""
 
     name: str
     kind: str
@@ -67,7 +76,7 @@ def _number(kind: str, value: Any) -> Any:
         return float(value)
     if kind == "floats":
         return tuple(float(v) for v in value)
-    return tuple(value) if kind == "integers" else value
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _row(row: dict[str, Any]) -> OperatorSpec:

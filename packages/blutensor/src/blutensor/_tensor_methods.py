@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import dtypes
-from .errors import DTypeError, ShapeError
+from ._arguments import integer
+from ._naming import named
+from .errors import DTypeError, IndexOutOfRangeError, ShapeError
 
 if TYPE_CHECKING:
     from .devices import DeviceKey
@@ -51,6 +53,7 @@ class Methods:
 
     # ---------------------------------------------------------------- in place
 
+    @named("copy_")
     def copy_(self, source: Tensor | npt.NDArray[Any]) -> Self:
         """Writes `source` (broadcast, cast; from any device) into this tensor's memory.
 
@@ -90,6 +93,7 @@ class Methods:
         """Divides by `other` (broadcast) in place; floating dtypes. See `add_`."""
         return self._update("divide", other)
 
+    @named("fill_")
     def fill_(self, value: Scalar) -> Self:
         """Sets every element.
 
@@ -124,11 +128,11 @@ class Methods:
 
         replace(op, cast("Tensor", self), compute)
 
-    def _full(self, value: Scalar, shape: tuple[int, ...] = ()) -> Tensor:
+    def _full(self, value: Scalar, shape: tuple[int, ...] = (), op: str = "fill_") -> Tensor:
         """A number as a tensor of this one's dtype and device."""
         from ._calls import full_on
 
-        return full_on(shape, value, self.dtype, self._fixed()[3])
+        return full_on(shape, value, self.dtype, self._fixed()[3], op)
 
     def _like(self, source: Tensor | npt.NDArray[Any]) -> Tensor:
         """A copy of `source` with this tensor's shape, dtype and device."""
@@ -145,10 +149,15 @@ class Methods:
         if self._recorded():
             self._replace(op, lambda: getattr(_operators(), name)(self, other))
             return self
+        is_number = isinstance(other, (bool, int, float, np.generic))
+        if not is_number and not isinstance(other, Methods):
+            raise DTypeError(f"[{op}] expected a tensor or a number, got {dtypes.described(other)}")
         if isinstance(other, (float, np.floating)) and not self.dtype.is_floating:
-            raise DTypeError(f"[{op}] expected an operand that keeps {self.dtype.name} in place, got {other!r}")
+            raise DTypeError(
+                f"[{op}] expected an operand that keeps {self.dtype.name} in place, got {dtypes.described(other)}"
+            )
         if op != name:
-            getattr(_operators(), op)(self, other if isinstance(other, Methods) else self._full(other))
+            getattr(_operators(), op)(self, other if isinstance(other, Methods) else self._full(other, op=op))
             return self
         result = getattr(_operators(), name)(self, other)
         if result.dtype is not self.dtype or result.shape != self.shape:
@@ -160,23 +169,25 @@ class Methods:
 
     # ---------------------------------------------------------------- shape and type
 
+    @named("reshape")
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """The same elements in another shape; one size may be -1. A view when the strides allow, else a copy."""
         return _operators().reshape(self, _flat(shape))  # type: ignore[no-any-return]
 
+    @named("permute_dims")
     def permute_dims(self, *axes: int | Sequence[int]) -> Tensor:
         """A view with the axes in another order."""
         return _operators().permute_dims(self, _flat(axes))  # type: ignore[no-any-return]
 
+    @named("transpose")
     def transpose(self, axis0: int, axis1: int) -> Tensor:
         """A view with two axes exchanged."""
         order = list(range(self.ndim))
-        try:
-            order[axis0], order[axis1] = order[axis1], order[axis0]
-        except IndexError:
-            raise ShapeError(
-                f"[transpose] expected axes of a rank {self.ndim} tensor, got {axis0} and {axis1}"
-            ) from None
+        first, second = integer("transpose", "axis0", axis0), integer("transpose", "axis1", axis1)
+        if not all(-self.ndim <= axis < self.ndim for axis in (first, second)):
+            got = f"{dtypes.shown(first)} and {dtypes.shown(second)}"
+            raise IndexOutOfRangeError(f"[transpose] expected axes of a rank {self.ndim} tensor, got {got}")
+        order[first], order[second] = order[second], order[first]
         return self.permute_dims(order)
 
     @property
@@ -197,6 +208,7 @@ class Methods:
         """Itself when row-major, else a row-major copy."""
         return cast("Tensor", self if self.is_contiguous() else _operators().contiguous(self))
 
+    @named("astype")
     def astype(self, dtype: dtypes.DType | str) -> Tensor:
         """A copy of another dtype (itself when it has it already)."""
         target = dtypes.as_dtype(dtype)
@@ -254,7 +266,6 @@ class Methods:
         return (self[i] for i in range(len(self)))
 
 
-def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
-    if len(values) == 1 and not hasattr(values[0], "__index__"):
-        return tuple(values[0])
-    return values
+def _flat(values: tuple[Any, ...]) -> Any:
+    """What the operator takes: one integer or sequence, or several integers."""
+    return values[0] if len(values) == 1 else values

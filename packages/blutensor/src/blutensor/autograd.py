@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import _native
+from ._arguments import flag
+from ._calls import need_tensor
+from ._naming import named
 from .errors import ShapeError
 from .tensor import Tensor
 
@@ -75,6 +78,7 @@ def is_grad_enabled() -> bool:
 # ---------------------------------------------------------------- backward passes
 
 
+@named("backward")
 def backward(
     roots: Sequence[Tensor],
     grads: Sequence[Tensor | None] | None = None,
@@ -94,6 +98,7 @@ def backward(
         ShapeError: A root requires no gradient, or a gradient does not fit.
         AutogradError: A graph that was freed, or a saved tensor that was written in place.
     """
+    roots = [need_tensor("backward", "roots", r) for r in roots]
     n = len(roots)
     given = [None] * n if grads is None else list(grads)
     if len(given) != n:
@@ -103,12 +108,13 @@ def backward(
             _native.handle_array([r._handle for r in roots]),
             _native.handle_array([None if g is None else g._handle for g in given]),
             n,
-            int(retain_graph),
-            int(create_graph),
+            flag("backward", "retain_graph", retain_graph),
+            flag("backward", "create_graph", create_graph),
         )
     )
 
 
+@named("grad")
 def grad(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],
@@ -132,8 +138,8 @@ def grad(
         ShapeError: An input that requires no gradient, or is unused.
         AutogradError: As for `backward`.
     """
-    roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    targets = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    roots = [need_tensor("grad", "outputs", t) for t in ([outputs] if isinstance(outputs, Tensor) else outputs)]
+    targets = [need_tensor("grad", "inputs", t) for t in ([inputs] if isinstance(inputs, Tensor) else inputs)]
     given = [None] * len(roots) if grad_outputs is None else list(grad_outputs)
     if len(given) != len(roots):
         raise ShapeError(f"[grad] expected {len(roots)} gradients, one per output, got {len(given)}")
@@ -146,9 +152,9 @@ def grad(
                 len(roots),
                 _native.handle_array([t._handle for t in targets]),
                 len(targets),
-                int(retain_graph),
-                int(create_graph),
-                int(allow_unused),
+                flag("grad", "retain_graph", retain_graph),
+                flag("grad", "create_graph", create_graph),
+                flag("grad", "allow_unused", allow_unused),
                 results,
             )
         )
@@ -175,6 +181,7 @@ class HookHandle:
             self._tensor = None
 
 
+@named("register_hook")
 def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
     """See `Tensor.register_hook`."""
 

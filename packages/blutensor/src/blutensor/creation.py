@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from . import _operators, dtypes
-from ._arguments import integer
-from ._calls import EXACT_INTEGERS, arange_on, full_on
+from ._arguments import flag, integer, number
+from ._calls import EXACT_INTEGERS, arange_on, full_on, need_tensor
+from ._naming import named
 from .devices import DeviceKey, as_device
 from .errors import DTypeError, ShapeError
 from .interop import asarray, empty, from_dlpack
@@ -21,6 +22,7 @@ __all__ = ["arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "fu
 Shape = int | Sequence[int]
 
 
+@named("full")
 def full(
     shape: Shape, fill_value: Scalar | Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None
 ) -> Tensor:
@@ -46,7 +48,7 @@ def _number(op: str, value: Scalar) -> Scalar:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, (bool, int, float)):
-        raise DTypeError(f"[{op}] expected a number, got {value!r}")
+        raise DTypeError(f"[{op}] expected a number, got {dtypes.described(value)}")
     return value
 
 
@@ -59,16 +61,19 @@ def _filled(op: str, shape: Shape, value: Tensor, dtype: dtypes.DType | str | No
     return _operators.copy(_operators.broadcast_to(converted, shape))
 
 
+@named("zeros")
 def zeros(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
     """A tensor of zeros, float32 unless another dtype is given."""
     return full(shape, 0, dtype=dtypes.float32 if dtype is None else dtype, device=device)
 
 
+@named("ones")
 def ones(shape: Shape, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
     """A tensor of ones, float32 unless another dtype is given."""
     return full(shape, 1, dtype=dtypes.float32 if dtype is None else dtype, device=device)
 
 
+@named("full_like")
 def full_like(
     x: Tensor, fill_value: Scalar | Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None
 ) -> Tensor:
@@ -80,27 +85,41 @@ def full_like(
         ShapeError: A tensor with axes.
     """
     if isinstance(fill_value, Tensor):
-        return _filled("full_like", x.shape, fill_value, x.dtype if dtype is None else dtype, device or x.device)
+        return _filled(
+            "full_like",
+            x.shape,
+            fill_value,
+            x.dtype if dtype is None else dtype,
+            x.device if device is None else device,
+        )
     fill_value = _number("full_like", fill_value)
     target = x._fixed()[3] if device is None else as_device("full_like", device)
     return full_on(x.shape, fill_value, x.dtype if dtype is None else dtype, target)
 
 
+@named("zeros_like")
 def zeros_like(x: Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
     """`zeros` with the shape (and, by default, dtype and device) of x."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
+@named("ones_like")
 def ones_like(x: Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
     """`ones` with the shape (and, by default, dtype and device) of x."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
+@named("empty_like")
 def empty_like(x: Tensor, *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
     """`empty` with the shape (and, by default, dtype and device) of x."""
-    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=x.device if device is None else device)
+    return empty(
+        need_tensor("empty_like", "x", x).shape,
+        dtype=x.dtype if dtype is None else dtype,
+        device=x.device if device is None else device,
+    )
 
 
+@named("arange")
 def arange(
     start: float,
     stop: float | None = None,
@@ -118,6 +137,7 @@ def arange(
     """
     if stop is None:
         start, stop = 0, start
+    start, stop, step = (v.item() if isinstance(v, np.generic) else v for v in (start, stop, step))
     if dtype is None:
         integral = all(isinstance(v, int) for v in (start, stop, step))
         dtype = dtypes.int64 if integral else dtypes.float32
@@ -153,6 +173,7 @@ def _check_line(op: str, start: float, stop: float, step: float, dtype: dtypes.D
         dtypes.check_number(op, end, dtype)
 
 
+@named("linspace")
 def linspace(
     start: float,
     stop: float,
@@ -175,12 +196,15 @@ def linspace(
 
     Raises:
         ShapeError: A negative `num`.
+        DTypeError: `num` that is no integer, `endpoint` that is no bool.
         NumberRangeError: Numbers that the integer dtype does not hold.
     """
-    count = integer("linspace", "num", num, least=0)
+    count, endpoint = integer("linspace", "num", num, least=0), flag("linspace", "endpoint", endpoint)
     target, key = dtypes.float32 if dtype is None else dtypes.as_dtype(dtype), as_device("linspace", device)
-    for number in (start, stop)[: min(count, 1 + endpoint)]:
-        dtypes.check_number("linspace", number, target)
+    for name, end in (("start", start), ("stop", stop)):
+        number("linspace", name, end)
+    for end in (start, stop)[: min(count, 1 + endpoint)]:
+        dtypes.check_number("linspace", end, target)
     gaps = count - 1 if endpoint else count
     index = arange_on(0, count, 1, dtypes.float64, key)
     if gaps > 0:
@@ -192,6 +216,7 @@ def linspace(
     return line.astype(target)
 
 
+@named("eye")
 def eye(
     n_rows: int,
     n_cols: int | None = None,

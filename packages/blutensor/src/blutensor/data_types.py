@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _native, dtypes
+from ._naming import named
 from .dtypes import DType, as_dtype, integer_range, scalar_dtype
 from .errors import DTypeError
 from .tensor import Scalar, Tensor
@@ -61,6 +62,7 @@ def _dtype_of(value: Any) -> DType:
     return value.dtype if isinstance(value, Tensor) else as_dtype(value)
 
 
+@named("finfo")
 def finfo(type: DType | str | Tensor, /) -> FloatInfo:
     """Limits of a floating-point dtype, or of a tensor's.
 
@@ -75,6 +77,7 @@ def finfo(type: DType | str | Tensor, /) -> FloatInfo:
     return FloatInfo(8 * dtype.itemsize, 2.0 ** (1 - digits), largest, -largest, 2.0 ** (1 - exponent), dtype)
 
 
+@named("iinfo")
 def iinfo(type: DType | str | Tensor, /) -> IntegerInfo:
     """Limits of an integer dtype, or of a tensor's.
 
@@ -88,6 +91,7 @@ def iinfo(type: DType | str | Tensor, /) -> IntegerInfo:
     return IntegerInfo(8 * dtype.itemsize, high, low, dtype)
 
 
+@named("isdtype")
 def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> bool:
     """Whether a dtype is one, or of a kind, or any of several.
 
@@ -103,8 +107,8 @@ def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> bool:
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, DType):
         return dtype is kind
-    if kind not in KINDS:
-        raise DTypeError(f"[isdtype] expected a dtype or one of {', '.join(KINDS)}, got {kind!r}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise DTypeError(f"[isdtype] expected a dtype or one of {', '.join(KINDS)}, got {dtypes.described(kind)}")
     integer = dtype.kind == "integer"
     return {
         "bool": dtype.kind == "bool",
@@ -129,6 +133,7 @@ def promoted(first: DType, second: DType) -> DType:
     return dtypes.ALL[number.value]
 
 
+@named("result_type")
 def result_type(*arrays_and_dtypes: Tensor | DType | str | Scalar) -> DType:
     """The dtype of an operation on these: tensors and dtypes promote, Python numbers take the dtype of the rest.
 
@@ -140,13 +145,16 @@ def result_type(*arrays_and_dtypes: Tensor | DType | str | Scalar) -> DType:
     numbers = [v for v in arrays_and_dtypes if isinstance(v, (bool, int, float))]
     given = [_dtype_of(v) for v in arrays_and_dtypes if not isinstance(v, (bool, int, float))]
     if not given:
-        raise DTypeError(f"[result_type] expected at least one tensor or dtype, got {arrays_and_dtypes}")
+        raise DTypeError(
+            f"[result_type] expected at least one tensor or dtype, got {dtypes.described(arrays_and_dtypes)}"
+        )
     dtype = functools.reduce(promoted, given)
     for number in numbers:
         dtype = scalar_dtype(number, dtype)
     return dtype
 
 
+@named("can_cast")
 def can_cast(from_: DType | str | Tensor, to: DType | str, /) -> bool:
     """Whether `to` holds every number of `from_`, by the promotion of dtypes of one kind."""
     source, target = _dtype_of(from_), as_dtype(to)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from . import _native
+from .dtypes import described
 from .errors import DTypeError
 
 DeviceKey = tuple[int, int]
@@ -31,12 +32,13 @@ def as_device(op: str, device: object) -> DeviceKey:
     """
     if device is None:
         return _default.key
-    name = str(device)
+    name = "" if isinstance(device, int) else str(device)
     kind, colon, index = name.partition(":")
     if kind == "cpu" and index in ("", "0"):
         return CPU
-    if kind != "cuda" or (colon and not index.isdecimal()):
-        raise DTypeError(f"[{op}] expected device 'cpu' or 'cuda:<index>', got {device!r}")
+    # Nine digits fit the 32 bits of the native interface.
+    if kind != "cuda" or (colon and not (index.isascii() and index.isdecimal() and len(index) < 10)):
+        raise DTypeError(f"[{op}] expected device 'cpu' or 'cuda:<index>', got {described(device)}")
     key = (1, int(index or 0))
     _native.check(_native.lib.blutensor_check_device(*key))
     return key

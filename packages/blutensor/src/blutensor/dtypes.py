@@ -66,8 +66,8 @@ def is_bfloat16(numpy: np.dtype[Any]) -> bool:
     return numpy.itemsize == 2 and numpy.name == "bfloat16"
 
 
-def as_dtype(value: object) -> DType:
-    """A DType from a DType, its name, or anything that NumPy takes for a dtype.
+def as_dtype(value: object, op: str | None = None) -> DType:
+    """A DType from a DType, its name, or anything that NumPy takes for a dtype but None; `op` is named in the error.
 
     Raises:
         DTypeError: There is no such type here.
@@ -78,13 +78,16 @@ def as_dtype(value: object) -> DType:
         return value
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
-    try:
-        numpy = np.dtype(value)  # type: ignore[call-overload]
-        found = bfloat16 if is_bfloat16(numpy) else _BY_NUMPY.get(numpy)
-    except TypeError:
-        found = None
+    found = None
+    if value is not None and not isinstance(value, np.generic):  # NumPy's float64, and a value's own dtype
+        try:
+            numpy = np.dtype(value)  # type: ignore[call-overload]
+            found = bfloat16 if is_bfloat16(numpy) else _BY_NUMPY.get(numpy)
+        except (TypeError, ValueError, SyntaxError):
+            pass
     if found is None:
-        raise DTypeError(f"expected one of {', '.join(_BY_NAME)}, got {value!r}")
+        label = "" if op is None else f"[{op}] "
+        raise DTypeError(f"{label}expected one of {', '.join(_BY_NAME)}, got {described(value)}")
     return found
 
 
@@ -107,7 +110,35 @@ def check_number(op: str, value: float, dtype: DType) -> None:
         return
     low, high = integer_range(dtype)
     if not low - 1 < value < high + 1:  # Python compares integers and floats exactly
-        raise NumberRangeError(f"[{op}] expected an integer from {low} to {high} for {dtype.name}, got {_shown(value)}")
+        raise NumberRangeError(f"[{op}] expected an integer from {low} to {high} for {dtype.name}, got {shown(value)}")
+
+
+def nested_array(op: str, values: Any) -> np.ndarray[Any, Any]:
+    """Nested sequences as an array of the dtype that NumPy finds for them.
+
+    Raises:
+        ShapeError: Sequences of different lengths, or nested too deeply.
+    """
+    from .errors import ShapeError
+
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(
+            f"[{op}] expected nested sequences of equal lengths, got {described(values)}: {error}"
+        ) from None
+
+
+def check_real(op: str, array: np.ndarray[Any, Any]) -> None:
+    """That an array holds real numbers: NumPy would convert others without the imaginary part, or read digits.
+
+    Raises:
+        DTypeError: It holds something else.
+    """
+    from .errors import DTypeError
+
+    if array.dtype.kind in "cUSMm" or array.dtype.names is not None:
+        raise DTypeError(f"[{op}] expected real numbers, got {array.dtype}; convert them first")
 
 
 def numbers_array(op: str, numbers: Any, dtype: DType) -> np.ndarray[Any, Any]:
@@ -116,9 +147,9 @@ def numbers_array(op: str, numbers: Any, dtype: DType) -> np.ndarray[Any, Any]:
     Raises:
         NumberRangeError: One is out of the range of an integer dtype; it is named.
         DTypeError: One is no number.
-        ValueError: Sequences of different lengths.
+        ShapeError: Sequences of different lengths.
     """
-    array = np.asarray(numbers)
+    array = nested_array(op, numbers)
     if dtype.kind == "integer" and array.dtype == np.float64 and (np.abs(array) >= 2**53).any():
         array = np.asarray(numbers, dtype=object)  # there may be integers among them that float64 does not hold
     _check_numbers(op, array, dtype)
@@ -133,7 +164,7 @@ def _check_numbers(op: str, values: np.ndarray[Any, Any], dtype: DType) -> None:
         for each in values.flat:
             value = each.item() if isinstance(each, np.generic) else each
             if not isinstance(value, (bool, int, float)):
-                raise DTypeError(f"[{op}] expected numbers for {dtype.name}, got {value!r}")
+                raise DTypeError(f"[{op}] expected numbers for {dtype.name}, got {described(value)}")
             check_number(op, value, dtype)
     elif dtype.kind != "integer" or values.size == 0:
         return
@@ -143,9 +174,20 @@ def _check_numbers(op: str, values: np.ndarray[Any, Any], dtype: DType) -> None:
             check_number(op, extreme.item(), dtype)
 
 
-def _shown(value: float) -> str:
-    """A number for a message: Python refuses to write out very long integers."""
-    return hex(value) if isinstance(value, int) and value.bit_length() > 1024 else str(value)
+def shown(value: float) -> str:
+    """A number for a message: very long integers, which Python refuses to write out, by their first digits."""
+    if not isinstance(value, int) or value.bit_length() <= 256:
+        return str(value)
+    return f"{hex(value)[:24]}... of {value.bit_length()} bits"
+
+
+def described(value: object) -> str:
+    """Any value for a message, cut off where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a very long integer, or one within a list
+        text = shown(value) if isinstance(value, int) else f"something of type {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 _RANK = {"bool": 0, "integer": 1, "floating": 2}

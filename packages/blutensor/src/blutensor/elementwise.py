@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from . import _operators
+from ._arguments import flag
 from ._calls import full_on, need_tensor
-from .errors import DTypeError, ShapeError
+from ._naming import named
+from .errors import DTypeError
 from .tensor import Scalar, Tensor
 
 
+@named("clip")
 def clip(x: Tensor, /, min: Tensor | Scalar | None = None, max: Tensor | Scalar | None = None) -> Tensor:
     """X, but not below `min` and not above `max`, elementwise; NaN where any of them is.
 
@@ -36,6 +39,7 @@ def _bound(x: Tensor, name: str, value: Tensor | Scalar | None) -> Tensor | None
     return full_on((), value, x.dtype, x._fixed()[3])
 
 
+@named("positive")
 def positive(x: Tensor, /) -> Tensor:
     """A copy of a numeric tensor: what the sign + stands for.
 
@@ -45,6 +49,7 @@ def positive(x: Tensor, /) -> Tensor:
     return _operators.copy(_numeric("positive", x))
 
 
+@named("conj")
 def conj(x: Tensor, /) -> Tensor:
     """The complex conjugate of a numeric tensor; every dtype here is real, so that it is x itself.
 
@@ -54,6 +59,7 @@ def conj(x: Tensor, /) -> Tensor:
     return _numeric("conj", x)
 
 
+@named("real")
 def real(x: Tensor, /) -> Tensor:
     """The real part of a numeric tensor; every dtype here is real, so that it is x itself.
 
@@ -69,6 +75,7 @@ def _numeric(op: str, x: Tensor) -> Tensor:
     return x
 
 
+@named("astype")
 def astype(x: Tensor, dtype: object, /, *, copy: bool = True, device: str | None = None) -> Tensor:
     """X converted to a dtype.
 
@@ -82,11 +89,9 @@ def astype(x: Tensor, dtype: object, /, *, copy: bool = True, device: str | None
         device: Of the result, by default x's.
 
     Raises:
-        DTypeError: No dtype, or no name of a device.
-        ShapeError: `copy` is no bool.
+        DTypeError: No dtype, no name of a device, or `copy` that is no bool.
     """
-    if not isinstance(copy, bool):
-        raise ShapeError(f"[astype] expected True or False for copy, got {copy!r}")
+    copy = flag("astype", "copy", copy)
     from .dtypes import as_dtype
 
     target = as_dtype(dtype)

@@ -31,8 +31,10 @@ def _attributes(names: Sequence[str], attrs: Any) -> dict[str, Any]:
         kind = _KIND_NAMES[attr.kind]
         if kind == "floating":
             values[name] = attr.f
-        elif kind == "integers":
+        elif kind == "integers" or (kind == "axes" and not attr.i):
             values[name] = tuple(attr.ints[: attr.count])
+        elif kind == "axes":
+            values[name] = None
         elif kind == "floats":
             values[name] = tuple(attr.floats[: attr.count])
         elif kind == "dtype":
@@ -70,8 +72,9 @@ def register_operator(
             (bfloat16 as its bits). Replays call it too.
         gradient: `gradient(grads, inputs, outputs, **attributes)` gives the gradient of every input (or None) from
             those of the outputs (None where unused), by calling operators. Without it there is no gradient.
-        attributes: Name to kind: "integer", "floating", "boolean", "integers", "dtype", "string"
-            or "floats" (a number, or a sequence of them; a tuple for the callbacks).
+        attributes: Name to kind: "integer", "floating", "boolean", "integers", "dtype", "string",
+            "floats" (a number, or a sequence of them; a tuple for the callbacks) or "axes" (an integer, a sequence of
+            them, or None for all; a tuple or None for the callbacks).
         num_outputs: Tensors that it returns.
         doc: What it computes.
 

@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from .errors import ShapeError
+from ._arguments import flag
+from .devices import as_device, device_name
+from .dtypes import described
+from .errors import DTypeError, ShapeError
 from .program import CapturedFunction, Level
 from .tensor import Tensor
 
@@ -57,8 +60,15 @@ class ProgramFamily:
     """Programs that share one arena (micro-steps, evaluation, decoding), and the native loop over them."""
 
     def __init__(self, name: str = "family", *, device: str | None = None) -> None:
-        """A family without programs; `device` is that of its captured functions where they do not say another."""
-        self._device = device
+        """A family without programs; `device` is that of its captured functions where they do not say another.
+
+        Raises:
+            DTypeError: No name of a device, or a name that is no string.
+            UnsupportedError: A device that cannot be used here.
+        """
+        if not isinstance(name, str):
+            raise DTypeError(f"[ProgramFamily] expected a string for name, got {described(name)}")
+        self._device = None if device is None else device_name(as_device("ProgramFamily", device))
         out = ctypes.c_void_p()
         _native.check(_lib.blutensor_family_create(name.encode(), ctypes.byref(out)))
         self._handle = out.value
@@ -79,9 +89,8 @@ class ProgramFamily:
         device: str | None = None,
     ) -> CapturedFunction:
         """`capture`, with this family's arena."""
-        return CapturedFunction(
-            function, name=name, family=self, level=level, max_programs=max_programs, device=device or self._device
-        )
+        where = self._device if device is None else device
+        return CapturedFunction(function, name=name, family=self, level=level, max_programs=max_programs, device=where)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -119,6 +128,7 @@ class ProgramFamily:
             CaptureError: A function that has not been recorded twice.
             RuntimeError: The source failed; the message is its own.
         """
+        prefetch = flag("run", "prefetch", prefetch)
         if steps < 0:
             raise ShapeError(f"[run] expected at least 0 steps, got {steps}")
         phases = [(f.program, repeats) for f, repeats in schedule if repeats > 0]

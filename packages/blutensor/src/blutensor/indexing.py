@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 from . import _in_place, _native
 from . import _operators as ops
 from ._calls import full_on, need_tensor
+from ._naming import named
 from .autograd import is_grad_enabled
-from .dtypes import bool_, int64, numbers_array
-from .errors import AutogradError, CaptureError, DTypeError, IndexOutOfRangeError, NumberRangeError, ShapeError
+from .dtypes import bool_, described, int64, nested_array, numbers_array, shown
+from .errors import AutogradError, CaptureError, DTypeError, IndexOutOfRangeError, ShapeError
 from .interop import asarray
 from .manipulation import broadcast_shapes, normalized_axis
 from .tensor import Index, Tensor
@@ -27,6 +29,7 @@ _slice_backward = ops.private("slice_backward")
 _index_write = ops.private("index_write_")
 
 
+@named("index")
 def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
     """`x[index]`: a view, or a copy where arrays of integers or masks select elements.
 
@@ -42,6 +45,7 @@ def get_item(x: Tensor, index: Index | tuple[Index, ...]) -> Tensor:
     return _gather(place.view, place.indices, place.axis) if place.indices else place.view
 
 
+@named("setitem")
 def set_item(x: Tensor, index: Index | tuple[Index, ...], value: Any) -> None:
     """`x[index] = value`: a number for every element, or values that broadcast to `x[index]`.
 
@@ -75,6 +79,7 @@ def set_item(x: Tensor, index: Index | tuple[Index, ...], value: Any) -> None:
     return None
 
 
+@named("take")
 def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
     """The parts of x at integer indices along an axis: `x[..., indices, ...]`.
 
@@ -92,6 +97,7 @@ def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
     return _gather(x, [need_tensor("take", "indices", indices)], axis or 0)
 
 
+@named("take_along_axis")
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     """Of every line of x along an axis, the elements at that line's own indices.
 
@@ -120,6 +126,7 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     return ops.take_along_axis(in_lines(x), in_lines(indices), axis)
 
 
+@named("nonzero")
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """Indices of the elements that are not zero, in row-major order: an int64 tensor for each axis.
 
@@ -133,6 +140,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     return tuple(found[axis] for axis in range(x.ndim))
 
 
+@named("index_write_")
 def index_write_(target: Tensor, source: Tensor, position: Tensor, axis: int) -> Tensor:
     """Writes `source` into `target` at a position that is known on the device only (a cache at the current token).
 
@@ -170,10 +178,7 @@ def _item(item: Any, x: Tensor) -> Any:
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
     if isinstance(item, (list, tuple)):
-        try:
-            item = np.asarray(item)
-        except ValueError as error:
-            raise ShapeError(f"[index] expected sequences of equal lengths, got {item!r}: {error}") from None
+        item = nested_array("index", item)
         item = item.astype(np.int64) if item.size == 0 else item
     if isinstance(item, np.ndarray) and (item.ndim > 0 or item.dtype == bool):
         if item.dtype.kind not in "biu":
@@ -185,11 +190,14 @@ def _item(item: Any, x: Tensor) -> Any:
                 f"[index] expected integers or bools, got a tensor of {item.dtype.name} and shape {item.shape}"
             )
         return item
-    if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
+    try:
+        if isinstance(item, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(item)
+    except TypeError:
         raise DTypeError(
             f"[index] expected integers, slices, None, Ellipsis, arrays of integers or masks, got {type(item).__name__}"
-        )
-    return item.__index__()
+        ) from None
 
 
 def _is_array(item: object) -> bool:
@@ -243,13 +251,14 @@ def _slices(x: Tensor, items: list[Any]) -> tuple[list[int], list[int], list[int
             axis, size = len(starts), x.shape[len(starts)]
             if isinstance(item, int) and not -size <= item < size:
                 raise IndexOutOfRangeError(
-                    f"[index] expected an index from {-size} to {size - 1} of axis {axis}, got {item}"
+                    f"[index] expected an index from {-size} to {size - 1} of axis {axis}, got {shown(item)}"
                 )
             if isinstance(item, int):
                 start, count, step = item % size, 1, 1
             else:
-                start, stop, step = item.indices(size)
+                start, stop, step = _slice_indices(item, size)
                 count = len(range(start, stop, step))
+            step = step if count > 1 else 1  # of one element any step is the same
             starts.append(start if count else 0)
             lengths.append(count)
             steps.append(step)
@@ -259,6 +268,15 @@ def _slices(x: Tensor, items: list[Any]) -> tuple[list[int], list[int], list[int
             starts.append(0)
             steps.append(1)
     return starts, lengths, steps
+
+
+def _slice_indices(item: slice, size: int) -> tuple[int, int, int]:
+    try:
+        return item.indices(size)
+    except TypeError:
+        raise DTypeError(f"[index] expected integers or None in a slice, got {item}") from None
+    except ValueError:
+        raise ShapeError(f"[index] expected a slice with a step other than 0, got {item}") from None
 
 
 def _basic(x: Tensor, items: list[Any]) -> tuple[Tensor, list[tuple[int, Tensor]]]:
@@ -374,14 +392,11 @@ def _values(value: Any, target: Tensor) -> Tensor:
 
 def _sequence(value: Any, target: Tensor) -> Tensor:
     """Nested sequences as a tensor; an integer target has to hold their numbers."""
-    try:
-        array = numbers_array("setitem", value, target.dtype)
-    except NumberRangeError:
-        raise
-    except ValueError as error:
-        raise ShapeError(f"[setitem] expected nested sequences of equal lengths, got {value!r}: {error}") from None
+    array = numbers_array("setitem", value, target.dtype)
     if array.dtype.kind not in "biufO":
-        raise DTypeError(f"[setitem] expected a tensor, an array, a number or a sequence of numbers, got {value!r}")
+        raise DTypeError(
+            f"[setitem] expected a tensor, an array, a number or a sequence of numbers, got {described(value)}"
+        )
     if array.dtype.kind == "O":  # integers that no integer dtype of NumPy holds together
         array = array.astype(np.float64 if target.dtype.is_floating else target.dtype.numpy)
     return asarray(array, device="cpu")

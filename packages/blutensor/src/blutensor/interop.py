@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, dtypes
+from ._arguments import flag_or_none, integer
+from ._naming import named
 from .devices import CPU, as_device, device_name
 from .errors import AutogradError, DTypeError, ShapeError
 from .tensor import Tensor
@@ -77,7 +79,7 @@ def to_capsule(tensor: Tensor, copy: bool | None = None, stream: Any = None) -> 
         raise AutogradError(
             "[__dlpack__] expected a tensor outside the graph, got one that requires a gradient; export .detach()"
         )
-    if copy:
+    if flag_or_none("__dlpack__", "copy", copy):
         from . import _operators
 
         tensor = _operators.copy(tensor)
@@ -92,6 +94,7 @@ def to_capsule(tensor: Tensor, copy: bool | None = None, stream: Any = None) -> 
     return _python.PyCapsule_New(managed, _DLTENSOR, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
 
 
+@named("from_dlpack")
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
     """A tensor over the memory of any object with `__dlpack__` on the cpu or a GPU, without a copy.
 
@@ -107,6 +110,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         ShapeError: A copy is needed and `copy` is False.
         UnsupportedError: A GPU that cannot be used here.
     """
+    copy = flag_or_none("from_dlpack", "copy", copy)
     shared = _shared_memory(x)
     return shared if device is None and copy is None else asarray(shared, device=device, copy=copy)
 
@@ -204,14 +208,19 @@ def sizes_of(op: str, shape: int | Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple.
 
     Raises:
-        ShapeError: More than 8 axes.
+        ShapeError: More than 8 axes, or a negative size.
+        DTypeError: Something else than an integer or several.
     """
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(d.__index__() for d in shape)
+    if isinstance(shape, (str, bytes, Mapping)):
+        raise DTypeError(f"[{op}] expected an integer or a sequence of them for shape, got {dtypes.described(shape)}")
+    listed = shape if hasattr(shape, "__iter__") and getattr(shape, "ndim", 1) != 0 else (shape,)
+    sizes = tuple(integer(op, "shape", d, least=0) for d in listed)
     if len(sizes) > _native.MAX_RANK:
         raise ShapeError(f"[{op}] expected at most {_native.MAX_RANK} axes, got {len(sizes)}")
     return sizes
 
 
+@named("empty")
 def empty(shape: int | Sequence[int], *, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Tensor:
     """Uninitialised memory, row-major, float32 on the default device unless others are given.
 
@@ -229,6 +238,7 @@ def empty(shape: int | Sequence[int], *, dtype: dtypes.DType | str | None = None
     return Tensor._adopt(out)
 
 
+@named("asarray")
 def asarray(
     x: Any, *, dtype: dtypes.DType | str | None = None, device: str | None = None, copy: bool | None = None
 ) -> Tensor:
@@ -251,6 +261,7 @@ def asarray(
         UnsupportedError: A device that cannot be used here.
         CaptureError: During a capture: constants are made outside of it.
     """
+    copy = flag_or_none("asarray", "copy", copy)
     if not isinstance(x, Tensor) and hasattr(x, "__dlpack__") and not isinstance(x, (np.ndarray, np.generic)):
         return asarray(from_dlpack(x), dtype=dtype, device=device, copy=copy)
     key = x._fixed()[3] if device is None and isinstance(x, Tensor) else as_device("asarray", device)
@@ -271,15 +282,15 @@ def asarray(
         return _operators.copy(x)
     shared = isinstance(x, np.ndarray)
     if target is None and not isinstance(x, (np.ndarray, np.generic)):
-        array = np.asarray(x)
+        array = dtypes.nested_array("asarray", x)
         if array.dtype == np.float64:
             array = array.astype(np.float32)
+    elif target is None or (shared and x.dtype.kind != "O"):
+        array = np.asarray(x)
     else:
-        array = np.asarray(x) if target is None or shared else dtypes.numbers_array("asarray", x, target)
-    # NumPy would convert them: without the imaginary part, by reading digits.
-    if target is not None and array.dtype.kind in "cUSMm":
-        raise DTypeError(f"[asarray] expected real numbers, got {array.dtype.name}; convert them first")
-    wanted = dtypes.as_dtype(array.dtype.newbyteorder("=")) if target is None else target
+        array = dtypes.numbers_array("asarray", x, target)
+    dtypes.check_real("asarray", array)
+    wanted = dtypes.as_dtype(array.dtype.newbyteorder("="), "asarray") if target is None else target
     needs_copy = not (shared and array.flags.writeable and _is_memory_of(array, wanted))
     needs_copy = needs_copy or any(s % array.itemsize for s in array.strides)
     if copy is False and needs_copy:
@@ -287,7 +298,7 @@ def asarray(
     if not (copy or needs_copy):
         return from_numpy(array)
     out = empty(array.shape, dtype=wanted, device="cpu")
-    out.copy_(array if wanted is dtypes.bfloat16 else array.astype(wanted.numpy, copy=False))
+    out.copy_(array)
     return out
 
 
@@ -298,9 +309,21 @@ def _is_memory_of(array: npt.NDArray[Any], dtype: dtypes.DType) -> bool:
     return dtype.numpy == array.dtype
 
 
-def bfloat16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """An array's numbers as bits of bfloat16, each rounded once."""
-    if dtypes.is_bfloat16(array.dtype):
+def converted(op: str, array: npt.NDArray[Any], dtype: dtypes.DType) -> npt.NDArray[Any]:
+    """An array's numbers in a dtype's NumPy counterpart, converted as by `astype`; for bfloat16 as its bits.
+
+    Raises:
+        DTypeError: Something else than real numbers.
+        NumberRangeError: A Python number, in an array of objects, that the integer dtype does not hold.
+    """
+    dtypes.check_real(op, array)
+    if array.dtype.kind == "O":
+        dtypes.numbers_array(op, array, dtype)
+    if dtype is dtypes.bfloat16 and dtypes.is_bfloat16(array.dtype):
         return array.view(np.uint16)
-    numbers = array if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 else array.astype(np.float64)
-    return from_numpy(np.array(numbers, numbers.dtype.newbyteorder("="), order="C")).astype(dtypes.bfloat16).numpy()
+    is_plain = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+    is_exact = dtype.kind != "integer" or array.dtype.kind in "biuO"
+    if dtype is not dtypes.bfloat16 and is_exact:
+        return array.astype(dtype.numpy, copy=False)
+    numbers = array if is_plain else array.astype(np.float64)
+    return from_numpy(np.array(numbers, numbers.dtype.newbyteorder("="), order="C")).astype(dtype).numpy()

@@ -15,6 +15,7 @@ import numpy as np
 from . import _operators as ops
 from ._arguments import integer
 from ._calls import need_tensor
+from ._naming import named
 from .data_types import result_type
 from .errors import ShapeError
 from .manipulation import broadcast_shapes, diagonal, moveaxis, normalized_axes, normalized_axis
@@ -23,6 +24,7 @@ from .tensor import Tensor
 __all__ = ["einsum", "matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
 
 
+@named("matmul")
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Matrix products.
 
@@ -50,17 +52,19 @@ def _of_one_dtype(op: str, *operands: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.astype(dtype) for x in operands)
 
 
+@named("matrix_transpose")
 def matrix_transpose(x: Tensor, /) -> Tensor:
     """Matrices [..., M, N] as [..., N, M]: a view.
 
     Raises:
         ShapeError: Fewer than 2 axes.
     """
-    if x.ndim < 2:
+    if need_tensor("matrix_transpose", "x", x).ndim < 2:
         raise ShapeError(f"[matrix_transpose] expected at least 2 axes, got shape {x.shape}")
     return x.transpose(-1, -2)
 
 
+@named("outer")
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Products of all elements of x1 [M] with all of x2 [N]: [M, N].
 
@@ -73,6 +77,7 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     return ops.multiply(ops.expand_dims(x1, 1), x2)
 
 
+@named("vecdot")
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Sums of products along an axis of two tensors that broadcast.
 
@@ -97,6 +102,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     )
 
 
+@named("tensordot")
 def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
     """Sums of products over pairs of axes.
 
@@ -132,6 +138,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Seq
 # ---------------------------------------------------------------- einsum
 
 
+@named("einsum")
 def einsum(subscripts: str, *operands: Tensor) -> Tensor:
     """Sums of products over named axes: "ij,jk->ik" is a matrix product.
 

@@ -12,9 +12,13 @@ from typing import Literal
 import numpy as np
 
 from . import _operators as ops
-from ._arguments import integer
+from ._arguments import flag_or_none, integer
+from ._calls import need_tensor
+from ._naming import named
 from .creation import arange, zeros
-from .errors import IndexOutOfRangeError, ShapeError
+from .dtypes import described, nested_array, shown
+from .errors import DTypeError, IndexOutOfRangeError, ShapeError
+from .interop import sizes_of
 from .tensor import Tensor
 
 __all__ = ["broadcast_arrays", "broadcast_shapes", "concat", "diagonal", "flip", "meshgrid", "moveaxis", "repeat",
@@ -31,7 +35,7 @@ def normalized_axis(op: str, axis: int, rank: int) -> int:
     """
     number = integer(op, "axis", axis)
     if not -rank <= number < rank:
-        raise IndexOutOfRangeError(f"[{op}] expected an axis from {-rank} to {rank - 1}, got {number}")
+        raise IndexOutOfRangeError(f"[{op}] expected an axis from {-rank} to {rank - 1}, got {shown(number)}")
     return number % rank
 
 
@@ -44,15 +48,17 @@ def normalized_axes(op: str, axes: Axes, rank: int) -> tuple[int, ...]:
     return numbers
 
 
+@named("broadcast_shapes")
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The shape that all of these broadcast to.
 
     Raises:
         ShapeError: There is none.
     """
-    rank = max((len(s) for s in shapes), default=0)
+    checked = [sizes_of("broadcast_shapes", shape) for shape in shapes]
+    rank = max((len(s) for s in checked), default=0)
     result = [1] * rank
-    for shape in shapes:
+    for shape in checked:
         for i, size in enumerate(shape, rank - len(shape)):
             if size != 1 and result[i] not in (1, size):
                 raise ShapeError(f"[broadcast] expected shapes that broadcast, got {', '.join(map(str, shapes))}")
@@ -60,16 +66,18 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(result)
 
 
+@named("broadcast_arrays")
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """All tensors in the shape that they broadcast to, as views.
 
     Raises:
         ShapeError: The shapes do not broadcast.
     """
-    shape = broadcast_shapes(*(a.shape for a in arrays))
+    shape = broadcast_shapes(*(need_tensor("broadcast_arrays", "arrays", a).shape for a in arrays))
     return [a if a.shape == shape else ops.broadcast_to(a, shape) for a in arrays]
 
 
+@named("reshape")
 def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
     """The same elements in another shape; one size may be -1.
 
@@ -79,10 +87,10 @@ def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = Non
         copy: True copies always, False never (an error when it would have to), None when the strides need it.
 
     Raises:
-        ShapeError: Not as many elements, `copy` that is no bool, or a copy is needed and `copy` is False.
+        ShapeError: Not as many elements, or a copy is needed and `copy` is False.
+        DTypeError: `copy` that is neither a bool nor None.
     """
-    if copy is not None and not isinstance(copy, bool):
-        raise ShapeError(f"[reshape] expected True, False or None for copy, got {copy!r}")
+    copy = flag_or_none("reshape", "copy", copy)
     if copy:
         return ops.reshape(ops.copy(x), shape)
     result = ops.reshape(x, shape)
@@ -93,6 +101,7 @@ def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = Non
     return result
 
 
+@named("concat")
 def concat(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
     """The tensors one after the other along an axis; axis None: of all their elements, in one row.
 
@@ -109,6 +118,7 @@ def concat(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
     return ops.concat(tensors, axis)
 
 
+@named("stack")
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """The tensors side by side along a new axis.
 
@@ -118,24 +128,26 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """
     tensors = list(tensors)
     if tensors:
-        axis = normalized_axis("stack", axis, tensors[0].ndim + 1)
+        axis = normalized_axis("stack", axis, need_tensor("stack", "tensors", tensors[0]).ndim + 1)
         for t in tensors[1:]:
-            if t.shape != tensors[0].shape:
+            if need_tensor("stack", "tensors", t).shape != tensors[0].shape:
                 raise ShapeError(f"[stack] expected tensors of one shape, got {tensors[0].shape} and {t.shape}")
     return ops.concat([ops.expand_dims(t, axis) for t in tensors], axis)
 
 
+@named("unstack")
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The parts of x along an axis, without it: views.
 
     Raises:
         IndexOutOfRangeError: No such axis.
     """
-    axis = normalized_axis("unstack", axis, x.ndim)
+    axis = normalized_axis("unstack", axis, need_tensor("unstack", "x", x).ndim)
     before = (slice(None),) * axis
     return tuple(x[(*before, i)] for i in range(x.shape[axis]))
 
 
+@named("moveaxis")
 def moveaxis(x: Tensor, source: Axes, destination: Axes) -> Tensor:
     """X with some axes at other places and the rest in order: a view.
 
@@ -152,16 +164,19 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes) -> Tensor:
     return ops.permute_dims(x, order)
 
 
+@named("flip")
 def flip(x: Tensor, *, axis: Axes | None = None) -> Tensor:
     """X with its elements in reverse order along axes, by default all: a view.
 
     Raises:
         IndexOutOfRangeError: No such axis.
     """
+    need_tensor("flip", "x", x)
     axes = range(x.ndim) if axis is None else normalized_axes("flip", axis, x.ndim)
     return x[tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim))] if x.ndim else x
 
 
+@named("roll")
 def roll(x: Tensor, shift: int | Sequence[int], *, axis: Axes | None = None) -> Tensor:
     """X with its elements moved along axes; what leaves at one end comes back at the other.
 
@@ -190,13 +205,14 @@ def roll(x: Tensor, shift: int | Sequence[int], *, axis: Axes | None = None) -> 
     return ops.copy(x) if result is x else result
 
 
+@named("tile")
 def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
     """X laid side by side `repetitions` times along each axis (the last ones, where there are fewer).
 
     Raises:
         ShapeError: A negative number.
     """
-    counts = tuple(integer("tile", "repetitions", n, least=0) for n in repetitions)
+    counts = sizes_of("tile", repetitions)
     rank = max(x.ndim, len(counts))
     shape = (1,) * (rank - x.ndim) + x.shape
     counts = (1,) * (rank - len(counts)) + counts
@@ -219,6 +235,7 @@ def _repeated(x: Tensor, axis: int, count: int, whole: bool) -> Tensor:
     return wide.reshape(*before, size * count, *after)
 
 
+@named("repeat")
 def repeat(x: Tensor, repeats: int | Sequence[int] | Tensor, /, *, axis: int | None = None) -> Tensor:
     """X with every element along an axis repeated in place; axis None: of all its elements, in one row.
 
@@ -238,7 +255,10 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | Tensor, /, *, axis: int | N
     if isinstance(repeats, int) or (hasattr(repeats, "__index__") and not isinstance(repeats, Tensor)):
         return _repeated(x, axis, integer("repeat", "repeats", repeats, least=0), whole=False)
     numbers = repeats.tolist() if isinstance(repeats, Tensor) else repeats
-    counts = np.atleast_1d(np.asarray(numbers)).astype(np.int64)
+    counts = np.atleast_1d(nested_array("repeat", numbers))
+    if counts.dtype.kind not in "iu" and counts.size:
+        raise DTypeError(f"[repeat] expected integers for repeats, got {described(numbers)}")
+    counts = counts.astype(np.int64)
     if counts.ndim != 1 or len(counts) not in (1, x.shape[axis]) or (counts < 0).any():
         raise ShapeError(
             f"[repeat] expected {x.shape[axis]} numbers of at least 0, one for each element of axis {axis}, got "
@@ -252,6 +272,7 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | Tensor, /, *, axis: int | N
     return take(x, asarray(np.repeat(np.arange(len(counts)), counts), device=x.device), axis=axis)
 
 
+@named("meshgrid")
 def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
     """Coordinates of a grid from those along its axes, as views.
 
@@ -262,10 +283,10 @@ def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> list[Tens
     Raises:
         ShapeError: A tensor that is not 1-d, or another `indexing`.
     """
-    if indexing not in ("xy", "ij"):
-        raise ShapeError(f"[meshgrid] expected indexing 'xy' or 'ij', got {indexing!r}")
+    if not isinstance(indexing, str) or indexing not in ("xy", "ij"):
+        raise ShapeError(f"[meshgrid] expected indexing 'xy' or 'ij', got {described(indexing)}")
     for a in arrays:
-        if a.ndim != 1:
+        if need_tensor("meshgrid", "arrays", a).ndim != 1:
             raise ShapeError(f"[meshgrid] expected 1-d tensors, got shape {a.shape}")
     rank = len(arrays)
     places = list(range(rank))
@@ -289,6 +310,7 @@ def _triangle(op: str, x: Tensor, k: int, lower: bool) -> Tensor:
     return ops.where(inside, x, zeros((), dtype=x.dtype, device=x.device))
 
 
+@named("tril")
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Matrices [..., M, N] with zeros above the k-th diagonal (0: the main one, below it negative).
 
@@ -298,6 +320,7 @@ def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     return _triangle("tril", x, k, lower=True)
 
 
+@named("triu")
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Matrices [..., M, N] with zeros below the k-th diagonal (0: the main one, below it negative).
 
@@ -307,6 +330,7 @@ def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     return _triangle("triu", x, k, lower=False)
 
 
+@named("diagonal")
 def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     """The diagonals [..., min(M, N)] of matrices [..., M, N], `offset` above the main one; a view of contiguous ones.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import _native
+from ._naming import named
 
 
 def float32_math() -> str:
@@ -11,6 +12,7 @@ def float32_math() -> str:
     return name.decode()
 
 
+@named("set_float32_math")
 def set_float32_math(mode: str) -> None:
     """Chooses how float32 matrix products and attention run on CUDA from now on, process-wide.
 
@@ -31,6 +33,7 @@ def isa() -> str:
     return name.decode()
 
 
+@named("set_isa")
 def set_isa(name: str) -> None:
     """Chooses the kernels: "reference", "avx2", "avx512" or "auto".
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
+from ._arguments import integer
 from .devices import CPU, DeviceKey, as_device, device_name
+from .dtypes import described
 from .errors import CaptureError, DTypeError, ShapeError
 from .tensor import Tensor
 
@@ -192,16 +194,17 @@ class CapturedFunction:
         device: str | None = None,
     ) -> None:
         if not callable(function):
-            raise DTypeError(f"[capture] expected a function of tensors, got {type(function).__name__} {function!r}")
-        if not hasattr(max_programs, "__index__"):
-            raise DTypeError(f"[capture] expected an integer for max_programs, got {max_programs!r}")
-        if max_programs < 1:
-            raise ShapeError(f"[capture] expected max_programs of at least 1, got {max_programs}")
+            raise DTypeError(
+                f"[capture] expected a function of tensors, got {type(function).__name__} {described(function)}"
+            )
+        max_programs = integer("capture", "max_programs", max_programs, least=1)
+        if name is not None and not isinstance(name, str):
+            raise DTypeError(f"[capture] expected a string or None for name, got {described(name)}")
         self._function = function
         self.name: str = name if name is not None else str(getattr(function, "__name__", "captured"))
         self._family = family
-        if level not in ("operator", "primitive"):
-            raise ShapeError(f"[capture] expected level 'operator' or 'primitive', got {level!r}")
+        if not isinstance(level, str) or level not in ("operator", "primitive"):
+            raise ShapeError(f"[capture] expected level 'operator' or 'primitive', got {described(level)}")
         self._level = level
         self._max_programs = max_programs
         self._device = None if device is None else as_device("capture", device)

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from . import _native
 from ._arguments import integer
+from ._naming import named
 from .devices import CPU, DeviceKey, as_device, default_device
-from .dtypes import DType, float32
+from .dtypes import DType, float32, shown
+from .errors import NumberRangeError
 from .tensor import Tensor
 
 _lib = _native.lib
@@ -66,7 +68,7 @@ def _signed(seed: int) -> int:
     """A seed of up to 64 bits as a signed integer of the same bits."""
     seed = integer("manual_seed", "seed", seed)
     if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"[manual_seed] expected a seed of at most 64 bits, got {seed}")
+        raise NumberRangeError(f"[manual_seed] expected a seed of at most 64 bits, got {shown(seed)}")
     return seed - 2**64 if seed >= 2**63 else seed
 
 
@@ -95,11 +97,12 @@ def own_generator() -> Iterator[None]:
         _lib.blutensor_generator_release(room[0])
 
 
+@named("manual_seed")
 def manual_seed(seed: int) -> Generator:
     """Seeds the default generator and returns it.
 
     Raises:
-        ValueError: More than 64 bits.
+        NumberRangeError: More than 64 bits.
         DTypeError: No integer.
     """
     default_generator.seed(seed)
@@ -112,6 +115,7 @@ def next_random(beside: object = None) -> tuple[Tensor, int]:
     return default_generator._state_on(device), int(_lib.blutensor_generator_next_op_id())
 
 
+@named("uniform")
 def uniform(
     shape: int | Sequence[int],
     low: float = 0.0,
@@ -132,6 +136,7 @@ def uniform(
     return _draw("uniform", shape, low, high, dtype, device)
 
 
+@named("normal")
 def normal(
     shape: int | Sequence[int],
     mean: float = 0.0,

@@ -12,25 +12,35 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _operators, dtypes
+from ._arguments import flag
+from ._naming import named
 from .indexing import take_along_axis
 from .interop import asarray
 from .tensor import Tensor
 
 
+@named("argsort")
 def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Positions that sort x along an axis: int64, of x's shape.
 
     Equal elements stay in their order, whether `stable` asks for it or not. NaN comes behind all numbers, in descending
     order before them.
+
+    Raises:
+        IndexOutOfRangeError: No such axis.
+        DTypeError: An axis that is no integer, or flags that are no bools.
     """
+    flag("argsort", "stable", stable)
     return _operators.argsort(x, axis, descending)
 
 
+@named("sort")
 def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """X sorted along an axis; see `argsort`. Gradients go back to where the elements came from."""
-    return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
+    return take_along_axis(x, argsort(x, axis=axis, descending=descending, stable=stable), axis=axis)
 
 
+@named("searchsorted")
 def searchsorted(
     x1: Tensor, x2: Tensor, /, *, side: Literal["left", "right"] = "left", sorter: Tensor | None = None
 ) -> Tensor:
@@ -71,6 +81,7 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Tensor
 
 
+@named("unique_all")
 def unique_all(x: Tensor, /) -> UniqueAll:
     """The different elements of x, ascending; every NaN counts as one of its own.
 
@@ -96,18 +107,21 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     return UniqueAll(tensor(values).astype(x.dtype), *positions)
 
 
+@named("unique_counts")
 def unique_counts(x: Tensor, /) -> UniqueCounts:
     """The different elements of x and how often each occurs; see `unique_all`."""
     found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 
 
+@named("unique_inverse")
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
     """The different elements of x and which of them each element is; see `unique_all`."""
     found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 
 
+@named("unique_values")
 def unique_values(x: Tensor, /) -> Tensor:
     """The different elements of x; see `unique_all`."""
     return unique_all(x).values

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _operators, dtypes
-from ._arguments import integer
+from ._arguments import flag, integer
+from ._naming import named
 from .errors import ShapeError
+from .manipulation import normalized_axis
 from .tensor import Tensor
 
 Axes = int | Sequence[int] | None
@@ -20,6 +22,7 @@ def _reduced(function: Callable[..., Tensor], x: Tensor, axis: Axes, keepdims: b
     return function(x.astype(target), axis, keepdims).astype(target)
 
 
+@named("sum")
 def sum(x: Tensor, /, axis: Axes = None, keepdims: bool = False, *, dtype: dtypes.DType | str | None = None) -> Tensor:
     """Sum over axes (none given: all).
 
@@ -35,6 +38,7 @@ def sum(x: Tensor, /, axis: Axes = None, keepdims: bool = False, *, dtype: dtype
     return _reduced(_operators.sum, x, axis, keepdims, dtype)
 
 
+@named("prod")
 def prod(x: Tensor, /, axis: Axes = None, keepdims: bool = False, *, dtype: dtypes.DType | str | None = None) -> Tensor:
     """Product over axes (none given: all).
 
@@ -57,14 +61,17 @@ def _scanned(
         if x.ndim != 1:
             raise ShapeError(f"[{op}] expected an axis for a tensor of {x.ndim} axes, got none")
         axis = 0
-    if include_initial and (reverse or exclusive):
+    axis = normalized_axis(op, axis, x.ndim)
+    initial_too, reverse = flag(op, "include_initial", include_initial), flag(op, "reverse", reverse)
+    exclusive = flag(op, "exclusive", exclusive)
+    if initial_too and (reverse or exclusive):
         raise ShapeError(f"[{op}] expected include_initial without reverse and exclusive, got them together")
     target = None if dtype is None else dtypes.as_dtype(dtype)
     function = getattr(_operators, op)
     result: Tensor = function(x if target is None else x.astype(target), axis, reverse, exclusive)
     if target is not None:
         result = result.astype(target)
-    if not include_initial:
+    if not initial_too:
         return result
     shape = list(x.shape)
     shape[axis] = 1
@@ -78,6 +85,7 @@ def _full(shape: Sequence[int], value: int, like: Tensor) -> Tensor:
     return full_on(shape, value, like.dtype, like._fixed()[3])
 
 
+@named("cumulative_sum")
 def cumulative_sum(
     x: Tensor,
     /,
@@ -106,6 +114,7 @@ def cumulative_sum(
     return _scanned("cumulative_sum", x, axis, dtype, include_initial, reverse, exclusive)
 
 
+@named("cumulative_prod")
 def cumulative_prod(
     x: Tensor,
     /,
@@ -120,6 +129,7 @@ def cumulative_prod(
     return _scanned("cumulative_prod", x, axis, dtype, include_initial, reverse, exclusive)
 
 
+@named("diff")
 def diff(
     x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
@@ -138,11 +148,12 @@ def diff(
     times = integer("diff", "n", n, least=0)
     if x.ndim == 0:
         raise ShapeError("[diff] expected a tensor of at least one axis, got rank 0")
+    axis = normalized_axis("diff", axis, x.ndim)
     if times == 0:
         return x
     parts = [part for part in (prepend, x, append) if part is not None]
     y = x if len(parts) == 1 else _operators.concat(parts, axis)
-    for _ in range(times):
+    for _ in range(min(times, y.shape[axis] + 1)):  # of nothing nothing is left
         starts = [0] * y.ndim
         shorter = list(y.shape)
         shorter[axis] = max(shorter[axis] - 1, 0)

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native, dtypes
+from ._arguments import flag, flag_or_none
+from ._naming import named
 from ._tensor_arithmetic import Arithmetic
 from ._tensor_methods import Methods
 from .devices import CPU, DeviceKey, as_device, device_name
@@ -153,11 +155,11 @@ class Tensor(Methods, Arithmetic):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        _native.check(_lib.blutensor_set_requires_grad(self._handle, int(value)))
+        _native.check(_lib.blutensor_set_requires_grad(self._handle, flag("requires_grad", "requires_grad", value)))
 
     def requires_grad_(self, value: bool = True) -> Self:
         """Sets `requires_grad` and returns the tensor."""
-        self.requires_grad = value
+        self.requires_grad = flag("requires_grad_", "value", value)
         return self
 
     @property
@@ -200,6 +202,7 @@ class Tensor(Methods, Arithmetic):
         return _transfer().array_over(self._address(op, write), shape, strides, dtype, keep=self)  # type: ignore[no-any-return]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        copy = flag_or_none("__array__", "copy", copy)
         array = self.detach()._view("__array__")
         if self.dtype is dtypes.bfloat16:  # its numbers, never its bits
             if dtype is not None and dtypes.is_bfloat16(np.dtype(dtype)):
@@ -309,6 +312,7 @@ class Tensor(Methods, Arithmetic):
 
     # ---------------------------------------------------------------- devices
 
+    @named("to")
     def to(self, device: str | dtypes.DType | None = None, dtype: dtypes.DType | str | None = None) -> Tensor:
         """The tensor on a device and of a dtype: itself when it is that already, else a row-major copy.
 

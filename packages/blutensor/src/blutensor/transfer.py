@@ -11,6 +11,7 @@ import numpy.typing as npt
 from . import _native, _operators, dtypes
 from .autograd import custom_gradient, is_grad_enabled
 from .devices import CPU, DeviceKey, device_name
+from .errors import ShapeError
 from .tensor import Tensor
 
 _lib = _native.lib
@@ -43,11 +44,15 @@ def host_array(tensor: Tensor, op: str) -> npt.NDArray[Any]:
 
 def write_array(tensor: Tensor, source: npt.NDArray[Any], *, bits: bool = False) -> None:
     """Writes an array (broadcast, cast) into a tensor on any device; with `bits`, bfloat16 takes its bits."""
-    from .interop import array_tensor, bfloat16_bits
+    from .interop import array_tensor, converted
 
     shape, _, dtype, device = tensor._fixed()
-    if dtype is dtypes.bfloat16 and not bits:
-        source = bfloat16_bits(source)
+    if not bits:
+        source = converted("copy_", source, dtype)
+    try:
+        source = np.broadcast_to(source, shape)
+    except ValueError:
+        raise ShapeError(f"[copy_] expected values that broadcast to shape {shape}, got {source.shape}") from None
     if device == CPU:
         tensor._view("copy_", write=True)[...] = source
         return

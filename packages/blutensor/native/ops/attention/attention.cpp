@@ -177,7 +177,7 @@ Tensors forward_gradient(GradContext& ctx) {
   const int rank = ctx.input_spec(1).shape.size();
   for (size_t i = 1; i < 3; ++i)  // of a group's query heads, apart: their sum is the key head's
     if (ctx.needs(static_cast<int>(i)) && all[i].rank() > rank)
-      all[i] = sum({all[i]}, {Attr::of_ints({rank - 2}), Attr::of_bool(false)});
+      all[i] = sum({all[i]}, {Attr::of_axes({rank - 2}), Attr::of_bool(false)});
   for (int i = 0; i < 3; ++i)
     if (ctx.needs(i)) grads[static_cast<size_t>(i)] = all[static_cast<size_t>(i)];
   return grads;
@@ -219,7 +219,7 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
     const Tensor seen = covers({positions(query.size(-2), 1), positions(key.size(-2), 0)});
     scores = where({seen, scores, constant(-std::numeric_limits<double>::infinity(), dtype)});
   }
-  const Attr last = Attr::of_ints({query.rank() - 1}), keepdims = Attr::of_bool(true);
+  const Attr last = Attr::of_axes({query.rank() - 1}), keepdims = Attr::of_bool(true);
   const Tensor top = maximum({scores}, {last, keepdims});
   const Tensor weights = exponential({subtract({scores, top})});
   const Tensor total = sum({weights}, {last, keepdims});

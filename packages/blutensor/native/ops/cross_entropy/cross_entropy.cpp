@@ -180,7 +180,7 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
       not_equal{"not_equal"}, where{"where"};
   const DType dtype = stat_dtype(inputs[0].dtype());
   const Tensor logits = cast_to(inputs[0], dtype), targets = cast_to(inputs[1], DType::int64);
-  const Attr last = Attr::of_ints({logits.rank() - 1}), keepdims = Attr::of_bool(true);
+  const Attr last = Attr::of_axes({logits.rank() - 1}), keepdims = Attr::of_bool(true);
   const Tensor top = maximum({logits}, {last, keepdims});
   const Tensor shifted = subtract({logits, top});
   const Tensor log_sum = logarithm({sum({exponential({shifted})}, {last, keepdims})});
@@ -196,9 +196,7 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
   }
   Tensor loss = where({valid, subtract({squeeze({log_sum}, {last}), below}), zero});
   const auto sum_all = [&](const Tensor& t) {
-    Dims axes;
-    for (int i = 0; i < t.rank(); ++i) axes.push_back(i);
-    return t.rank() == 0 ? t : sum({t}, {Attr::of_ints(axes), Attr::of_bool(false)});
+    return t.rank() == 0 ? t : sum({t}, {Attr::of_all_axes(), Attr::of_bool(false)});
   };
   if (reduction_of(attrs) == Reduction::mean) loss = divide({sum_all(loss), sum_all(cast_to(valid, dtype))});
   if (reduction_of(attrs) == Reduction::sum) loss = sum_all(loss);

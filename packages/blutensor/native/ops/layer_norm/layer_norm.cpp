@@ -67,7 +67,7 @@ Tensors decompose_layer_norm(std::span<const Tensor> in, const Attrs& attrs) {
   const int num_axes = static_cast<int>(attrs.i(kNumAxes));
   Dims axes;
   for (int i = x.rank() - num_axes; i < x.rank(); ++i) axes.push_back(i);
-  const Attrs keep{Attr::of_ints(axes), Attr::of_bool(true)};
+  const Attrs keep{Attr::of_axes(axes), Attr::of_bool(true)};
   const Tensor mean = mean_op({x}, keep), deviation = subtract({x, mean});
   const Tensor variance = mean_op({multiply({deviation, deviation})}, keep);
   const Tensor eps = full({}, {Attr::of_ints({}), attrs[kEps], Attr::of_dtype(x.dtype())});

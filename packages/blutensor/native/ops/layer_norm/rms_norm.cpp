@@ -60,7 +60,7 @@ Tensors decompose_rms_norm(std::span<const Tensor> in, const Attrs& attrs) {
   const int num_axes = static_cast<int>(attrs.i(kNumAxes));
   Dims axes;
   for (int i = x.rank() - num_axes; i < x.rank(); ++i) axes.push_back(i);
-  const Tensor mean_square = mean({multiply({x, x})}, {Attr::of_ints(axes), Attr::of_bool(true)});
+  const Tensor mean_square = mean({multiply({x, x})}, {Attr::of_axes(axes), Attr::of_bool(true)});
   const Tensor eps = full({}, {Attr::of_ints({}), attrs[kEps], Attr::of_dtype(x.dtype())});
   const Tensor rstd = rsqrt({add({mean_square, eps})});
   Tensor y = multiply({x, rstd});

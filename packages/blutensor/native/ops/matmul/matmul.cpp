@@ -224,7 +224,7 @@ Tensor sum_to(const Tensor& t, const Shape& shape) {
   for (int i = 0; i < t.rank(); ++i)
     if (i < added || (shape[i - added] == 1 && t.shape()[i] != 1)) axes.push_back(i);
   if (axes.empty()) return t;
-  return reshaped(sum({t}, {Attr::of_ints(axes), Attr::of_bool(false)}), shape);
+  return reshaped(sum({t}, {Attr::of_axes(axes), Attr::of_bool(false)}), shape);
 }
 
 Tensors matmul_gradient(GradContext& ctx) {

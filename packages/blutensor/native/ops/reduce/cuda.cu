@@ -13,7 +13,7 @@ using cuda::stream_of;
 ReduceGeometry geometry(const View& x, unsigned axes, ReduceOrder order = ReduceOrder::by_stride) {
   return make_geometry(x.shape, x.strides, axes, order);
 }
-unsigned axes_of(const Launch& args) { return reduced_axes(args.attrs.ints(0), args.inputs[0].rank(), "reduce"); }
+unsigned axes_of(const Launch& args) { return reduced_axes(args.attrs[0], args.inputs[0].rank(), "reduce"); }
 unsigned sum_to_axes(const Launch& args) { return broadcast_axes(args.inputs[0].shape, args.attrs.ints(0)); }
 
 // ---------------------------------------------------------------- sum and mean

@@ -65,12 +65,12 @@ ReduceGeometry make_geometry(const Shape& shape, const Strides& strides, unsigne
   return g;
 }
 
-unsigned reduced_axes(const Dims& axes, int rank, const char* op) {
-  if (axes.empty()) return (1u << rank) - 1u;
+unsigned reduced_axes(const Attr& axes, int rank, const char* op) {
+  if (axes.all_axes()) return (1u << rank) - 1u;
   unsigned bits = 0;
-  for (int64_t requested : axes) {
+  for (int64_t requested : axes.ints) {
     const int axis = normalize_axis(requested, rank, op);
-    require(!(bits >> axis & 1u), "[", op, "] expected every axis once, got ", axes);
+    require(!(bits >> axis & 1u), "[", op, "] expected every axis once, got ", axes.ints);
     bits |= 1u << axis;
   }
   return bits;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/elementwise/iteration.h"
+#include "ops/operator.h"
 
 namespace blutensor {
 
@@ -19,8 +20,8 @@ enum class ReduceOrder { logical, by_stride };  // of the reduced axes: argmax n
 // `axes`: bit i for a reduced axis.
 ReduceGeometry make_geometry(const Shape& shape, const Strides& strides, unsigned axes, ReduceOrder order);
 
-// The axes that an attribute names, as bits; an empty list means all. Throws on repetition and on axes out of range.
-unsigned reduced_axes(const Dims& axes, int rank, const char* op);
+// The axes that an attribute of that kind names, as bits. Throws on repetition and on axes out of range.
+unsigned reduced_axes(const Attr& axes, int rank, const char* op);
 Shape reduced_shape(const Shape& shape, unsigned axes, bool keepdims);
 // The axes over which a tensor of shape `from` is summed to shape `to` (which broadcasts to `from`).
 unsigned broadcast_axes(const Shape& from, const Shape& to);

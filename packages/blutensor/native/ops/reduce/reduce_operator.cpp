@@ -3,16 +3,17 @@
 namespace blutensor {
 
 std::vector<AttrSpec> reduce_attrs() {
-  return {{"axis", AttrKind::integers, Attr::of_ints({}), false, {}},
+  return {{"axis", AttrKind::axes, Attr::of_all_axes(), false, {}},
           {"keepdims", AttrKind::boolean, Attr::of_bool(false), false, {}}};
 }
 
 std::vector<GradCase> reduce_cases() {
   std::vector<GradCase> cases;
   for (bool keepdims : {false, true}) {
-    cases.push_back({{{3, 5}}, {Attr::of_ints({}), Attr::of_bool(keepdims)}});
-    cases.push_back({{{2, 3, 4}}, {Attr::of_ints({1}), Attr::of_bool(keepdims)}});
-    cases.push_back({{{2, 3, 4}}, {Attr::of_ints({-1, 0}), Attr::of_bool(keepdims)}});
+    cases.push_back({{{3, 5}}, {Attr::of_all_axes(), Attr::of_bool(keepdims)}});
+    cases.push_back({{{2, 3, 4}}, {Attr::of_axes({1}), Attr::of_bool(keepdims)}});
+    cases.push_back({{{2, 3, 4}}, {Attr::of_axes({-1, 0}), Attr::of_bool(keepdims)}});
+    cases.push_back({{{2, 3}}, {Attr::of_axes({}), Attr::of_bool(keepdims)}});
   }
   return cases;
 }

@@ -11,7 +11,7 @@ inline ReduceGeometry geometry(const View& x, unsigned axes, ReduceOrder order =
 }
 
 // Attributes {axis, keepdims}.
-inline unsigned axes_of(const Attrs& attrs, int rank, const char* op) { return reduced_axes(attrs.ints(0), rank, op); }
+inline unsigned axes_of(const Attrs& attrs, int rank, const char* op) { return reduced_axes(attrs[0], rank, op); }
 
 std::vector<AttrSpec> reduce_attrs();
 std::vector<GradCase> reduce_cases();

@@ -125,7 +125,7 @@ Tensors variance_gradient(GradContext& context) {
   if (!g.defined() || !context.needs(0)) return {Tensor{}};
   const Tensor x = context.input(0);
   const unsigned axes = axes_of(context);
-  const Attrs keep{Attr::of_ints(context.attrs().ints(0)), Attr::of_bool(true)};
+  const Attrs keep{context.attrs()[0], Attr::of_bool(true)};
   const Tensor deviation = subtract({x, mean({x}, keep)});
   const double length = static_cast<double>(x.numel()) / static_cast<double>(std::max<int64_t>(1, g.numel()));
   const double divisor = std::max(0.0, length - context.attrs().f(2));
@@ -147,7 +147,7 @@ Operator variance_operator(const char* name, const char* doc) {
   o.save_outputs = root;
   o.gradient = variance_gradient<root>;
   o.grad_cases = reduce_cases();
-  o.grad_cases.push_back({{{3, 5}}, {Attr::of_ints({1}), Attr::of_bool(false), Attr::of_float(1)}});
+  o.grad_cases.push_back({{{3, 5}}, {Attr::of_axes({1}), Attr::of_bool(false), Attr::of_float(1)}});
   return o;
 }
 

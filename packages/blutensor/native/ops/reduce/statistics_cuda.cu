@@ -10,8 +10,7 @@ namespace {
 
 ReduceGeometry geometry(const Launch& args) {
   const View& x = args.inputs[0];
-  return make_geometry(x.shape, x.strides, reduced_axes(args.attrs.ints(0), x.rank(), "reduce"),
-                       ReduceOrder::by_stride);
+  return make_geometry(x.shape, x.strides, reduced_axes(args.attrs[0], x.rank(), "reduce"), ReduceOrder::by_stride);
 }
 
 template <class Fold>

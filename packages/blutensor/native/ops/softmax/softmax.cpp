@@ -89,7 +89,7 @@ Tensors decompose_forward(std::span<const Tensor> inputs, const Attrs& attrs) {
   static const OpRef maximum{"max"}, subtract{"subtract"}, exponential{"exp"}, sum{"sum"}, divide{"divide"},
       logarithm{"log"};
   const Tensor& x = inputs[0];
-  const Attr axes = Attr::of_ints(x.rank() > 0 ? Dims{row_axis(attrs.i(0), x.rank(), "softmax")} : Dims{});
+  const Attr axes = Attr::of_axes(x.rank() > 0 ? Dims{row_axis(attrs.i(0), x.rank(), "softmax")} : Dims{});
   const Attr keepdims = Attr::of_bool(true);
   const Tensor shifted = subtract({x, maximum({x}, {axes, keepdims})});
   const Tensor e = exponential({shifted});

@@ -98,16 +98,16 @@ Tensors broadcast_gradient(GradContext& context) {
 
 std::vector<ViewSpec> view_squeeze(const OpCall& call) {
   const Tensor& x = input(call);
-  const Dims& axes = call.attrs.ints(0);
+  const Attr& axes = call.attrs[0];
   unsigned dropped = 0;
-  for (int64_t requested : axes) {
+  for (int64_t requested : axes.ints) {
     const int axis = normalize_axis(requested, x.rank(), "squeeze");
     require(x.size(axis) == 1, "[squeeze] expected axes of size 1, got axis ", axis, " of shape ", x.shape());
     dropped |= 1u << axis;
   }
   ViewSpec spec{{}, {}, x.offset()};
   for (int axis = 0; axis < x.rank(); ++axis) {
-    if (axes.empty() ? x.size(axis) == 1 : (dropped >> axis & 1u) != 0) continue;
+    if (axes.all_axes() ? x.size(axis) == 1 : (dropped >> axis & 1u) != 0) continue;
     spec.shape.push_back(x.size(axis));
     spec.strides.push_back(x.strides()[axis]);
   }
@@ -302,8 +302,8 @@ void register_views(OperatorRegistry& registry) {
 
   Operator squeeze = view_operator(
       "squeeze", "x without the given axes, which must have size 1 (none given: without all such axes): a view.",
-      {{"axis", AttrKind::integers, {}, false, {}}}, view_squeeze, reshape_gradient);
-  squeeze.grad_cases = {{{{1, 3, 1}}, {Attr::of_ints({0, -1})}}};
+      {{"axis", AttrKind::axes, Attr::of_all_axes(), false, {}}}, view_squeeze, reshape_gradient);
+  squeeze.grad_cases = {{{{1, 3, 1}}, {Attr::of_axes({0, -1})}}};
   registry.add(std::move(squeeze));
 
   Operator expand =

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from .. import _operators as ops
-from .._arguments import probability
+from .._arguments import flag, integer, number, probability
+from .._naming import named
 from ..autograd import is_grad_enabled
 from ..errors import ShapeError
+from ..interop import sizes_of
 from ..tensor import Tensor
 from .rotary import rotary_embedding as rotary_embedding
 
@@ -21,6 +23,7 @@ Reduction = Literal["mean", "sum", "none"]
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
+@named("linear")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
     """X W^T + bias [+ residual], in one GEMM.
 
@@ -36,6 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tens
     return ops.linear(x, weight, bias, residual)
 
 
+@named("mlp")
 def mlp(
     x: Tensor,
     w1: Tensor,
@@ -64,11 +68,13 @@ def mlp(
     return ops.mlp(x, w1, w2, b1, b2, residual, approximate)[0]
 
 
+@named("gelu")
 def gelu(x: Tensor, approximate: Literal["tanh", "none"] = "none") -> Tensor:
     """X times Phi(x), Phi the normal distribution function; "tanh" is Hendrycks and Gimpel's approximation."""
     return ops.gelu(x, approximate)
 
 
+@named("layer_norm")
 def layer_norm(
     x: Tensor,
     normalized_shape: int | Sequence[int],
@@ -93,12 +99,13 @@ def layer_norm(
 
 def _normalized_axes(op: str, x: Tensor, normalized_shape: int | Sequence[int]) -> int:
     """How many trailing axes of x make up the shape."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = sizes_of(op, normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
         raise ShapeError(f"[{op}] expected a shape that ends in {shape}, got {x.shape}")
     return len(shape)
 
 
+@named("rms_norm")
 def rms_norm(
     x: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
@@ -118,6 +125,7 @@ def rms_norm(
     return ops.rms_norm(x, weight, eps, _normalized_axes("rms_norm", x, normalized_shape))[0]
 
 
+@named("embedding")
 def embedding(ids: Tensor, weight: Tensor, num_ids: int = 0) -> Tensor:
     """Rows of `weight` [V, C] by integer `ids` [...]: [..., C].
 
@@ -133,16 +141,19 @@ def embedding(ids: Tensor, weight: Tensor, num_ids: int = 0) -> Tensor:
     return ops.embedding(ids, weight, num_ids)
 
 
+@named("softmax")
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis."""
     return ops.softmax(x, axis)
 
 
+@named("log_softmax")
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along an axis, without overflow."""
     return ops.log_softmax(x, axis)
 
 
+@named("cross_entropy")
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -166,6 +177,7 @@ def cross_entropy(
     return ops.cross_entropy(logits, targets, ignore_index, reduction, label_smoothing)[0]
 
 
+@named("linear_cross_entropy")
 def linear_cross_entropy(
     x: Tensor,
     weight: Tensor,
@@ -193,8 +205,8 @@ def linear_cross_entropy(
     Raises:
         ShapeError: num_classes below 1 or above V.
     """
-    if num_classes is not None and num_classes < 1:
-        raise ShapeError(f"[linear_cross_entropy] expected num_classes of at least 1, got {num_classes}")
+    if num_classes is not None:
+        num_classes = integer("linear_cross_entropy", "num_classes", num_classes, least=1)
     wants_x, wants_weight = (is_grad_enabled() and t.requires_grad for t in (x, weight))
     padding = () if num_classes in (None, *weight.shape[:1]) else (num_classes,)
     loss = ops.linear_cross_entropy(x, weight, targets, ignore_index, reduction, wants_x, wants_weight, *padding)[0]
@@ -218,16 +230,28 @@ def _smoothing(x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, re
     return total / ops.sum(counts.astype(wide)) if reduction == "mean" else total
 
 
+@named("dropout")
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Zeroes elements with probability p and scales the others by 1 / (1 - p); the identity outside training.
 
     Raises:
         ShapeError: p outside [0, 1].
     """
-    p = probability("dropout", p)
+    p, training = probability("dropout", p), flag("dropout", "training", training)
     return x if not training or p == 0.0 else ops.dropout(x, p)
 
 
+def _scale(op: str, scale: float | None) -> float:
+    """The operators' attribute, in which 0 stands for 1 / sqrt(D)."""
+    if scale is None:
+        return 0.0
+    factor = number(op, "scale", scale)
+    if factor == 0.0:
+        raise ShapeError(f"[{op}] expected a scale other than 0, or None for 1 / sqrt(D), got {scale}")
+    return factor
+
+
+@named("scaled_dot_product_attention")
 def scaled_dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
 ) -> Tensor:
@@ -239,14 +263,15 @@ def scaled_dot_product_attention(
             query head h reads key head h / G, without a copy.
         v: Like k.
         is_causal: Query t sees keys 0 .. t.
-        scale: 1 / sqrt(D) by default.
+        scale: 1 / sqrt(D) by default; not 0.
 
     Returns:
         [B, H, T, D], laid out as [B, T, H, D] in memory.
     """
-    return ops.scaled_dot_product_attention(q, k, v, is_causal, 0.0 if scale is None else scale)[0]
+    return ops.scaled_dot_product_attention(q, k, v, is_causal, _scale("scaled_dot_product_attention", scale))[0]
 
 
+@named("qkv_attention")
 def qkv_attention(qkv: Tensor, num_heads: int, is_causal: bool = False, scale: float | None = None) -> Tensor:
     """Self-attention on the packed result of one qkv projection; the bits of splitting it, with a single gradient.
 
@@ -254,14 +279,15 @@ def qkv_attention(qkv: Tensor, num_heads: int, is_causal: bool = False, scale: f
         qkv: [B, T, 3C]: queries, keys, values, each [B, T, H, D] with C = H * D.
         num_heads: H.
         is_causal: Query t sees keys 0 .. t.
-        scale: 1 / sqrt(D) by default.
+        scale: 1 / sqrt(D) by default; not 0.
 
     Returns:
         [B, T, C].
     """
-    return ops.qkv_attention(qkv, num_heads, is_causal, 0.0 if scale is None else scale)[0]
+    return ops.qkv_attention(qkv, num_heads, is_causal, _scale("qkv_attention", scale))[0]
 
 
+@named("attention_decode")
 def attention_decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, position: Tensor) -> Tensor:
     """Attention of one query per sequence over rows 0 .. position of a cache.
 

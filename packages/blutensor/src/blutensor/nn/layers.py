@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from .. import dtypes
-from .._arguments import integer, not_negative, probability
-from ..errors import ShapeError
+from .._arguments import flag, integer, not_negative, probability
+from .._naming import named
+from ..errors import DTypeError, ShapeError
 from ..interop import empty
 from ..tensor import Tensor
 from . import functional as F
@@ -25,6 +26,12 @@ def _normalized_shape(layer: str, shape: int | tuple[int, ...]) -> tuple[int, ..
     return tuple(integer(layer, "normalized_shape", size, least=1) for size in sizes)
 
 
+def _module(layer: str, value: Module) -> Module:
+    if not isinstance(value, Module):
+        raise DTypeError(f"[{layer}] expected modules, got {dtypes.described(value)}")
+    return value
+
+
 class Linear(Module):
     """y = x W^T + b.
 
@@ -35,6 +42,7 @@ class Linear(Module):
         dtype: Of the parameters.
     """
 
+    @named("Linear")
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, dtype: dtypes.DType | str = dtypes.float32
     ) -> None:
@@ -43,7 +51,7 @@ class Linear(Module):
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(init.kaiming_uniform_(empty((out_features, in_features), dtype=dtype), a=math.sqrt(5)))
         self.bias: Parameter | None = None
-        if bias:
+        if flag("Linear", "bias", bias):
             bound = 1 / math.sqrt(in_features)
             self.bias = Parameter(init.uniform_(empty(out_features, dtype=dtype), -bound, bound))
 
@@ -65,6 +73,7 @@ class Embedding(Module):
         dtype: Of the table.
     """
 
+    @named("Embedding")
     def __init__(self, num_embeddings: int, embedding_dim: int, dtype: dtypes.DType | str = dtypes.float32) -> None:
         super().__init__()
         _sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
@@ -90,6 +99,7 @@ class LayerNorm(Module):
         dtype: Of the parameters.
     """
 
+    @named("LayerNorm")
     def __init__(
         self,
         normalized_shape: int | tuple[int, ...],
@@ -102,7 +112,7 @@ class LayerNorm(Module):
         self.eps = not_negative("LayerNorm", "eps", eps)
         self.weight = Parameter(init.ones_(empty(self.normalized_shape, dtype=dtype)))
         self.bias: Parameter | None = None
-        if bias:
+        if flag("LayerNorm", "bias", bias):
             self.bias = Parameter(init.zeros_(empty(self.normalized_shape, dtype=dtype)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,6 +134,7 @@ class RMSNorm(Module):
         dtype: Of the weight.
     """
 
+    @named("RMSNorm")
     def __init__(
         self,
         normalized_shape: int | tuple[int, ...],
@@ -135,7 +146,7 @@ class RMSNorm(Module):
         self.normalized_shape = _normalized_shape("RMSNorm", normalized_shape)
         self.eps = None if eps is None else not_negative("RMSNorm", "eps", eps)
         self.weight: Parameter | None = None
-        if elementwise_affine:
+        if flag("RMSNorm", "elementwise_affine", elementwise_affine):
             self.weight = Parameter(init.ones_(empty(self.normalized_shape, dtype=dtype)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -168,8 +179,8 @@ class GELU(Module):
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
-        if approximate not in ("none", "tanh"):
-            raise ShapeError(f"[GELU] expected approximate 'none' or 'tanh', got {approximate!r}")
+        if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
+            raise ShapeError(f"[GELU] expected approximate 'none' or 'tanh', got {dtypes.described(approximate)}")
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -183,7 +194,7 @@ class Sequential(Module):
     def __init__(self, *modules: Module) -> None:
         super().__init__()
         for i, module in enumerate(modules):
-            setattr(self, str(i), module)
+            setattr(self, str(i), _module("Sequential", module))
 
     def forward(self, x: Tensor) -> Tensor:
         """Through all of them."""
@@ -201,14 +212,15 @@ class Sequential(Module):
 class ModuleList(Module):
     """A list of modules, named "0", "1", ..."""
 
+    @named("ModuleList")
     def __init__(self, modules: list[Module] | tuple[Module, ...] = ()) -> None:
         super().__init__()
         for i, module in enumerate(modules):
-            setattr(self, str(i), module)
+            setattr(self, str(i), _module("ModuleList", module))
 
     def append(self, module: Module) -> None:
         """Adds one at the end."""
-        setattr(self, str(len(self)), module)
+        setattr(self, str(len(self)), _module("ModuleList", module))
 
     def __len__(self) -> int:
         return len(self._registry("_modules"))

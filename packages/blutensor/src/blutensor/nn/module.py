@@ -8,6 +8,8 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from .. import dtypes
+from .._arguments import flag
+from .._naming import named
 from ..errors import DTypeError, ShapeError
 from ..interop import state_tensors
 from ..tensor import Tensor
@@ -152,6 +154,7 @@ class Module:
             ShapeError: Missing or unexpected names (with strict), or shapes that differ.
             DTypeError: Values that are neither tensors nor NumPy arrays.
         """
+        strict = flag("load_state_dict", "strict", strict)
         own = self.state_dict()
         state = state_tensors("load_state_dict", state)
         problems = [f"missing '{n}'" for n in own if strict and n not in state]
@@ -169,6 +172,7 @@ class Module:
 
     def train(self, mode: bool = True) -> Self:
         """Training mode (dropout drops) for this module and all below it."""
+        mode = flag("train", "mode", mode)
         for m in self.modules():
             object.__setattr__(m, "training", mode)
         return self
@@ -177,6 +181,7 @@ class Module:
         """Evaluation mode."""
         return self.train(False)
 
+    @named("Module.to")
     def to(self, dtype: dtypes.DType | str | None = None, device: str | None = None) -> Self:
         """Converts floating-point parameters and buffers, and moves all; objects stay the same, gradients are dropped.
 
@@ -210,6 +215,7 @@ class Module:
 
     def requires_grad_(self, value: bool = True) -> Self:
         """Trains or freezes all parameters."""
+        value = flag("requires_grad_", "value", value)
         for p in self.parameters():
             p.requires_grad = value
         return self

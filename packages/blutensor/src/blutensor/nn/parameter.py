@@ -6,6 +6,9 @@ import ctypes
 from typing import Self
 
 from .. import _native, dtypes
+from .._arguments import flag
+from .._calls import need_tensor
+from .._naming import named
 from ..tensor import Tensor
 
 
@@ -30,10 +33,12 @@ class Parameter(Tensor):
 
     __slots__ = ()
 
+    @named("Parameter")
     def __new__(cls, data: Tensor, requires_grad: bool = True) -> Self:
         """Takes over a view of the data."""
-        self = cls._moved_from(data.detach())
-        if requires_grad:
+        trained = flag("Parameter", "requires_grad", requires_grad)
+        self = cls._moved_from(need_tensor("Parameter", "data", data).detach())
+        if trained:
             self.requires_grad = True
         return self
 

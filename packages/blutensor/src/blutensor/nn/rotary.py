@@ -9,6 +9,7 @@ from typing import Literal
 from .. import _operators as ops
 from .._arguments import number
 from .._calls import arange_on, need_tensor
+from .._naming import named
 from ..dtypes import float64
 from ..elementwise import clip
 from ..errors import DTypeError, ShapeError
@@ -65,6 +66,7 @@ class RotaryScaling:
         return frequencies * kept + frequencies / self.factor * (1.0 - kept)
 
 
+@named("rotary_embedding")
 def rotary_embedding(
     x: Tensor, positions: Tensor | None = None, base: float = 10000.0, scaling: RotaryScaling | None = None
 ) -> Tensor:

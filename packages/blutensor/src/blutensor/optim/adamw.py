@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from .. import _native, dtypes
 from .._arguments import not_negative, number
+from .._naming import named
 from .._operators import private
 from ..autograd import no_grad
 from ..errors import DTypeError, ShapeError
@@ -46,6 +47,7 @@ class AdamW(Optimizer):
 
     param_dtypes = (dtypes.float32, dtypes.float64, dtypes.bfloat16)
 
+    @named("AdamW")
     def __init__(
         self,
         params: Params,

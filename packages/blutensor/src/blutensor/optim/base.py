@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from .. import _native, dtypes
-from .._arguments import not_negative
+from .._arguments import flag, not_negative
+from .._calls import need_tensor
+from .._naming import named
 from .._operators import private
 from ..autograd import no_grad
 from ..creation import full, zeros
@@ -25,6 +27,7 @@ _T = TypeVar("_T")
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[Mapping[str, Any]]
 
 
+@named("zero_grad")
 def zero_grad(params: Iterable[Tensor], set_to_none: bool = False) -> None:
     """Keeps the gradient buffers and marks them stale: the next backward overwrites them, and reading gives zeros.
 
@@ -32,12 +35,12 @@ def zero_grad(params: Iterable[Tensor], set_to_none: bool = False) -> None:
         params: Leaves.
         set_to_none: Drop the buffers instead.
     """
-    lib = _native.lib
+    lib, set_to_none = _native.lib, flag("zero_grad", "set_to_none", set_to_none)
     for p in params:
         if set_to_none:
-            p.grad = None
+            need_tensor("zero_grad", "params", p).grad = None
         else:
-            _native.check(lib.blutensor_mark_grad_stale(p._handle))
+            _native.check(lib.blutensor_mark_grad_stale(need_tensor("zero_grad", "params", p)._handle))
 
 
 def fresh_grad(p: Tensor) -> Tensor | None:

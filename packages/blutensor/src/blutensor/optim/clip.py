@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .._naming import named
 from .._operators import private
 from ..autograd import no_grad
 from ..errors import ShapeError
@@ -13,6 +14,7 @@ from .base import fresh_grad
 _grad_norm, _clip_scale = private("grad_norm"), private("clip_scale")
 
 
+@named("grad_norm")
 def grad_norm(params: Iterable[Tensor]) -> Tensor:
     """Euclidean norm of all fresh gradients together: 0-d float32.
 
@@ -26,6 +28,7 @@ def grad_norm(params: Iterable[Tensor]) -> Tensor:
         return _grad_norm(grads)
 
 
+@named("clip_scale")
 def clip_scale(norm: Tensor, max_norm: float, token_count: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Factor for gradients of a loss summed over tokens, and whether to skip the step.
 
@@ -45,6 +48,7 @@ def clip_scale(norm: Tensor, max_norm: float, token_count: Tensor | None = None)
     return scale, skip
 
 
+@named("clip_grad_norm_")
 def clip_grad_norm_(params: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scales gradients in place so that their norm is at most max_norm; returns the norm before.
 

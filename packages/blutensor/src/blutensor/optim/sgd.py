@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .._arguments import not_negative
+from .._arguments import flag, not_negative
+from .._naming import named
 from .._operators import private
 from ..errors import ShapeError
 from ..tensor import Tensor
@@ -22,6 +23,7 @@ class SGD(Optimizer):
         nesterov: Nesterov's momentum.
     """
 
+    @named("SGD")
     def __init__(
         self,
         params: Params,
@@ -30,8 +32,9 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        self._momentum, self._nesterov = not_negative("SGD", "momentum", momentum), nesterov
-        if nesterov and self._momentum == 0:
+        self._momentum = not_negative("SGD", "momentum", momentum)
+        self._nesterov = flag("SGD", "nesterov", nesterov)
+        if self._nesterov and self._momentum == 0:
             raise ShapeError(f"[SGD] expected momentum above 0 for nesterov, got {momentum}")
         super().__init__(params, lr, {"weight_decay": weight_decay}, ("momentum",) if momentum else ())
         for group in self.groups:
