@@ -14,7 +14,7 @@ without_gpu = pytest.mark.skipif(bt.cuda.is_available(), reason="there is a GPU 
 def test_names() -> None:
     assert bt.zeros(2, device="cpu").device == bt.zeros(2, device="cpu:0").device == "cpu"
     for name in ("gpu", "cpu:1", "cuda:", "cuda:-1", "cuda:x", "", 3):
-        with pytest.raises(TypeError, match=r"\[full\] expected device 'cpu' or 'cuda:<index>', got"):
+        with pytest.raises(TypeError, match=r"\[zeros\] expected device 'cpu' or 'cuda:<index>', got"):
             bt.zeros(2, device=name)  # type: ignore[arg-type]
 
 
@@ -37,7 +37,7 @@ def test_names() -> None:
     ],
 )
 def test_without_a_gpu_the_message_says_why(use) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(bt.UnsupportedError, match=r"\[device\] cuda:0 cannot be used: .*(driver|GPU|build)"):
+    with pytest.raises(bt.UnsupportedError, match=r"\[\w+\] cuda:0 cannot be used: .*(driver|GPU|build)"):
         use()
     assert bt.get_default_device() == "cpu"
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import dtypes
 from ._arguments import integer
 from ._naming import named
-from .errors import DTypeError, IndexOutOfRangeError, ShapeError
+from .errors import DTypeError, ShapeError
 
 if TYPE_CHECKING:
     from .devices import DeviceKey
@@ -186,7 +186,7 @@ class Methods:
         first, second = integer("transpose", "axis0", axis0), integer("transpose", "axis1", axis1)
         if not all(-self.ndim <= axis < self.ndim for axis in (first, second)):
             got = f"{dtypes.shown(first)} and {dtypes.shown(second)}"
-            raise IndexOutOfRangeError(f"[transpose] expected axes of a rank {self.ndim} tensor, got {got}")
+            raise ShapeError(f"[transpose] expected axes of a rank {self.ndim} tensor, got {got}")
         order[first], order[second] = order[second], order[first]
         return self.permute_dims(order)
 
