@@ -30,8 +30,8 @@ RUNS = 1_000_000
 SHARD = "shard"
 MEMORY = "/dev/shm"
 GUIDED_SECONDS = 300
-LARGEST_ALLOCATION_MIB = 512
-"""Under the sanitizer; without it the readers' process is limited to twice `MEMORY_BYTES` of fuzz.py."""
+LARGEST_ALLOCATION_MIB = 128
+"""Under the sanitizer: half of what an input may take; without it the readers' process is limited to twice that."""
 ASAN = {
     # Python frees what it keeps to its end not at all. A kept input can be run again with more callers of an allocation
     # than two, which take most of the sanitizer's time, and what was freed need not be kept for long.

@@ -129,12 +129,17 @@ def test_numbers_and_paths_of_other_libraries_are_welcome(tmp_path: Path) -> Non
     assert blutrain.open_dataset(Place()).path == tmp_path / "out"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "9" * 300, "folder/" * 1000])
 def test_paths_that_no_file_can_have(path: str) -> None:
     with pytest.raises(InvalidInputError, match=r"\[data\] expected a path that a file can have as path, got"):
         blutrain.open_dataset(path)
     with pytest.raises(InvalidInputError, match=r"\[checkpoint\] expected a path that a file can have as run, got"):
         blutrain.load_model(Path(path))
+    with pytest.raises(ConfigError) as caught:
+        blutrain.load_config(settings=["steps=1", f"data.path={path}"])
+    found = {problem.key: problem.message for problem in caught.value.problems}
+    expected = "text in UTF-8" if path == "\ud800" else "a path that a file can have as path"
+    assert f"expected {expected}, got" in found["data.path"]
 
 
 def test_settings_that_are_no_texts() -> None:

@@ -7,6 +7,7 @@ inside it would be an AttributeError of whatever touches it first.
 from __future__ import annotations
 
 import collections.abc
+import errno
 import functools
 import inspect
 import numbers
@@ -155,11 +156,14 @@ def _check_path(command: str, name: str, value: Any) -> None:
     if not isinstance(path, str):
         raise InvalidTypeError(f"[{command}] expected {name} to be a path of text, got {path!r}")
     try:
-        possible = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
+        os.lstat(path)
+        possible = True
+    except OSError as error:
+        possible = error.errno != errno.ENAMETOOLONG
+    except ValueError:  # a null character, or half of a surrogate pair
         possible = False
     if not possible:
-        raise InvalidInputError(f"[{command}] expected a path that a file can have as {name}, got {path!r}")
+        raise InvalidInputError(f"[{command}] expected a path that a file can have as {name}, got {path!r:.300}")
 
 
 def _found(value: object, hint: Any) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from blutrain.config import Config
 from blutrain.config_io import keys_of, with_readable_values
 from blutrain.data.tokenizer import MAX_VOCAB
-from blutrain.errors import ConfigError, DataError, Problem, TokenizerError
+from blutrain.errors import ConfigError, DataError, InvalidInputError, Problem, TokenizerError
 from blutrain.loggers import logger_problems
 from blutrain.schedule import SCHEDULE_KINDS
 
@@ -67,6 +67,7 @@ def open_checked(config: Config) -> Dataset:
 
     Raises:
         DataError: the data are unusable, and nothing else is wrong.
+        InvalidInputError: likewise, and no file can have that path.
         ConfigError: every problem, those with the data among them.
     """
     from blutrain.data.dataset import open_dataset
@@ -76,7 +77,7 @@ def open_checked(config: Config) -> Dataset:
         raise ConfigError([*of_types, *problems_beside(readable, keys_of(of_types))])
     try:
         dataset = open_dataset(config.data.path)
-    except DataError as error:
+    except (DataError, InvalidInputError) as error:
         problems = find_problems(config)
         if not problems:
             raise
@@ -100,7 +101,7 @@ def problems_beside(config: Config, not_understood: Set[str]) -> list[Problem]:
     named = config.data.path and "data.path" not in not_understood
     try:
         dataset = open_dataset(config.data.path) if named else None
-    except DataError as error:
+    except (DataError, InvalidInputError) as error:
         return [*find_problems(config, None, not_understood), Problem("data.path", str(error))]
     return find_problems(config, dataset, not_understood)
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from blutrain.arguments import checked
+from blutrain.data.access import reading
 from blutrain.data.shards import shard_dtype, shard_num_tokens
 from blutrain.data.tokenizer import TokenizerIdentity
-from blutrain.errors import DataAccessError, DataError, ShardError
+from blutrain.errors import DataError, ShardError
 
 MANIFEST = "manifest.json"
 """Name of the file that describes a prepared folder."""
@@ -110,11 +111,8 @@ def file_digest(path: Path) -> str:
     Raises:
         DataAccessError: it can not be read.
     """
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
+    with reading(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compare_digests(folder: Path, digests: Mapping[str, str]) -> None:
@@ -152,6 +150,7 @@ def open_dataset(path: str | Path) -> Dataset:
 
     Raises:
         DataError: there is no such folder, or nothing in it.
+        DataAccessError: it can not be read.
         ShardError: a shard is truncated, foreign, empty, or not the one that the manifest describes.
     """
     folder = Path(path)
@@ -159,11 +158,12 @@ def open_dataset(path: str | Path) -> Dataset:
         raise DataError(
             "[data] expected a folder of shards in data.path, got ''; run 'blutrain prepare' and set data.path"
         )
-    if not folder.is_dir():
-        raise DataError(f"[data] expected a folder of shards, got {folder}; make one with 'blutrain prepare'")
-    if (folder / MANIFEST).exists():
-        return _from_manifest(folder)
-    shards = {split: tuple(sorted(folder.glob(f"*{split}*.bin"))) for split in SPLITS}
+    with reading(folder):
+        if not folder.is_dir():
+            raise DataError(f"[data] expected a folder of shards, got {folder}; make one with 'blutrain prepare'")
+        if (folder / MANIFEST).exists():
+            return _from_manifest(folder)
+        shards = {split: tuple(sorted(folder.glob(f"*{split}*.bin"))) for split in SPLITS}
     if not any(shards.values()):
         message = f"[data] expected {MANIFEST} or *train*.bin shards in {folder}, got neither"
         raise DataError(message + "; make them with 'blutrain prepare'")
@@ -195,8 +195,10 @@ def _is_file(path: Path) -> bool:
 
 def _from_manifest(folder: Path) -> Dataset:
     path = folder / MANIFEST
+    with reading(path):
+        text = path.read_bytes()
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(text.decode())
         if manifest["format"] != FORMAT or manifest["version"] != VERSION:
             raise ValueError(f"format {manifest['format']!r} version {manifest['version']!r}")
         entries = [_checked_entry(folder, entry) for entry in manifest["shards"]]
@@ -206,8 +208,6 @@ def _from_manifest(folder: Path) -> Dataset:
             raise ValueError(f"dtype {dtype!r}"[:100])
         for key in ("left_out", "unknown_tokens"):
             _check_counts(manifest, key)
-    except OSError as error:
-        raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         message = (
             f"[data] expected a {FORMAT} manifest of version {VERSION} in {path}, got {type(error).__name__}: {error}"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from blutrain.checkpoint.files import OsFiles, write_small_file
+from blutrain.data.access import reading
 from blutrain.data.dataset import Dataset, compare_digests
-from blutrain.errors import DataAccessError
 
 RECORD = ".verified.json"
 """Name of the file that remembers what was compared."""
@@ -57,10 +57,8 @@ def verify_shards(dataset: Dataset, report: Callable[[str], None] | None = None)
 
 def _state(path: Path) -> tuple[int, int, int]:
     """What changes when a file is written or replaced: size, time and inode."""
-    try:
+    with reading(path):
         status = path.stat()
-    except OSError as error:
-        raise DataAccessError(f"[data] expected to read {path}, got '{error.strerror or error}'") from error
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
