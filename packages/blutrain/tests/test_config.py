@@ -16,6 +16,7 @@ from blutrain.config import Config, ScheduleConfig
 from blutrain.config_io import config_from_dict, config_to_dict, config_to_toml, known_keys, load_config, save_config
 from blutrain.data import ShardWriter, open_dataset, prepare
 from blutrain.errors import ConfigError, InvalidInputError
+from blutrain.launch import train
 from blutrain.presets import PRESETS
 from blutrain.schedule import SCHEDULE_KINDS, learning_rates
 from blutrain.validation import check_config, find_problems
@@ -262,3 +263,18 @@ def test_settings_are_a_list(settings: Any) -> None:
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf[train]\r\nsteps = 7\r\n")
     assert load_config(tmp_path / "run.toml").train.steps == 7
+
+
+@pytest.mark.parametrize("key", ["data.tokenizer", "run.folder"])
+def test_a_path_that_no_file_can_have_is_a_problem_of_its_key(tmp_path: Path, key: str) -> None:
+    """Beside other problems too, when the configuration is read, and when a run is to start."""
+    setting = f'{key}="a\\u0000b"'
+    (tmp_path / "text").write_text("a line of text, and another one\n" * 100)
+    data = prepare(tmp_path / "text", tmp_path / "tokens").path
+    settings = [f"data.path={data}", f"run.folder={tmp_path / 'run'}", setting]
+    for more in ([], ["train.steps=many"], ["model.heads=3"]):
+        with pytest.raises(ConfigError) as caught:
+            train(load_config(settings=[*settings, *more]))
+        (told,) = [problem.message for problem in caught.value.problems if problem.key == key]
+        assert told == "expected a path that a file can have, got 'a\\x00b'"
+        assert len(caught.value.problems) == 1 + len(more)

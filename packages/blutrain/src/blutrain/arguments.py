@@ -155,15 +155,19 @@ def _check_path(command: str, name: str, value: Any) -> None:
     path: Any = os.fspath(value)
     if not isinstance(path, str):
         raise InvalidTypeError(f"[{command}] expected {name} to be a path of text, got {path!r}")
+    if not is_possible_path(path):
+        raise InvalidInputError(f"[{command}] expected a path that a file can have as {name}, got {path!r:.300}")
+
+
+def is_possible_path(path: str) -> bool:
+    """Whether a file can have a path, whatever is there."""
     try:
         os.lstat(path)
-        possible = True
     except OSError as error:
-        possible = error.errno != errno.ENAMETOOLONG
+        return error.errno != errno.ENAMETOOLONG
     except ValueError:  # a null character, or half of a surrogate pair
-        possible = False
-    if not possible:
-        raise InvalidInputError(f"[{command}] expected a path that a file can have as {name}, got {path!r:.300}")
+        return False
+    return True
 
 
 def _found(value: object, hint: Any) -> str:

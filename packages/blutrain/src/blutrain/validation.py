@@ -8,6 +8,7 @@ import re
 from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
+from blutrain.arguments import is_possible_path
 from blutrain.config import Config
 from blutrain.config_io import keys_of, with_readable_values
 from blutrain.data.tokenizer import MAX_VOCAB
@@ -192,6 +193,9 @@ def _choices(config: Config) -> list[Problem]:
             hint = f", did you mean {close[0]!r}?" if close else ""
             problems.append(Problem(key, f"expected one of {', '.join(known)}, got {value!r}{hint}"))
     problems += [Problem("run.loggers", problem) for problem in logger_problems(config.run.loggers)]
+    for key in ("data.tokenizer", "run.folder"):  # that of the data is told where it is opened
+        if not is_possible_path(_get(config, key)):
+            problems.append(Problem(key, f"expected a path that a file can have, got {_get(config, key)!r:.300}"))
     if not config.run.project:
         problems.append(Problem("run.project", "expected the name of a project, got ''"))
     if not config.run.folder:
@@ -228,7 +232,7 @@ def _tokenizer_problems(config: Config, dataset: Dataset) -> list[Problem]:
     from blutrain.run_tokenizer import expected_tokenizer
 
     found, asked = dataset.tokenizer, config.data.tokenizer
-    if found is None:
+    if found is None or not is_possible_path(asked):
         return []
     name = found.kind if dataset.tokenizer_path is None else str(dataset.tokenizer_path)
     fix = f"set data.tokenizer={name}, or prepare the text again with --tokenizer {asked}"
