@@ -207,7 +207,7 @@ def test_wrong_arguments() -> None:
         training.family.run(3, schedule=training.schedule, source=loader, feeds={training.lr: [1.0]})
     with pytest.raises(ValueError, match="one element"):
         training.family.run(1, schedule=training.schedule, source=loader, metrics=[bt.zeros(2)])
-    with pytest.raises(ValueError, match="at least 0 steps"):
+    with pytest.raises(ValueError, match="steps of at least 0"):
         training.family.run(-1, schedule=training.schedule, source=loader)
     with pytest.raises(ValueError, match="not part of family 'other'"):
         bt.ProgramFamily("other").run(1, schedule=training.schedule, source=loader)

@@ -122,8 +122,26 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: bt.backward([3]), TypeError, r"\[backward\] expected a blutensor.Tensor for 'roots', got int"),  # type: ignore[list-item]
     (lambda: bt.ProgramFamily(3), TypeError, r"\[ProgramFamily\] expected a string for name, got 3"),  # type: ignore[arg-type]
     (lambda: bt.ProgramFamily(device="gpu"), TypeError, r"\[ProgramFamily\] expected device"),
-    (lambda: bt.capture(abs, name=3), TypeError, r"\[capture\] expected a string or None for name, got 3"),  # type: ignore[arg-type]
+    (lambda: bt.capture(abs, name=3), TypeError, r"\[capture\] expected a string for name, got 3"),  # type: ignore[arg-type]
     (lambda: bt.capture(abs, max_programs=True), TypeError, r"\[capture\] expected an integer for max_programs"),
+    (lambda: nn.Sequential(nn.GELU())[1], IndexError, r"\[Sequential\] expected an index below 1, got 1"),
+    (lambda: nn.ModuleList([nn.GELU()])["a"], TypeError, r"\[ModuleList\] expected an integer for index, got 'a'"),  # type: ignore[index]
+    (lambda: nn.GELU().register_buffer("a", 3), TypeError, r"\[register_buffer\] expected a blutensor.Tensor"),  # type: ignore[arg-type]
+    (lambda: nn.GELU().apply(None), TypeError, r"\[apply\] expected a function for function, got None"),  # type: ignore[arg-type]
+    (lambda: nn.LayerNorm(()), ValueError, r"\[LayerNorm\] expected at least one size for normalized_shape"),
+    (lambda: optim.SGD([{"lr": 1.0}]), ValueError, r"\[SGD\] expected 'params' in group 0, an iterable, got {"),
+    (lambda: optim.SGD([("a", x()), ("a", x())]), ValueError, r"\[SGD\] expected every name once, got 'a' twice"),
+    (lambda: optim.SGD([(1, x())]), TypeError, r"\[SGD\] expected a string for the name of a parameter, got 1"),  # type: ignore[list-item]
+    (lambda: bt.ProgramFamily().run(2.5, schedule=[]), TypeError, r"\[run\] expected an integer for steps, got 2.5"),  # type: ignore[arg-type]
+    (lambda: bt.ProgramFamily().run(1, schedule=[(abs, 1)]), TypeError, r"\[run\] expected captured functions"),  # type: ignore[list-item]
+    (lambda: bt.ProgramFamily().run(1, schedule=[], metrics=[3]), TypeError, r"\[run\] expected a blutensor.Tensor"),  # type: ignore[list-item]
+    (lambda: setattr(bt.default_generator, "op_id", -1), ValueError, r"\[op_id\] expected op_id of at least 0, got -1"),
+    (lambda: x().register_hook(3), TypeError, r"\[register_hook\] expected a function for hook, got 3"),  # type: ignore[arg-type]
+    (lambda: bt.recompute(3), TypeError, r"\[recompute\] expected a function for function, got 3"),  # type: ignore[arg-type]
+    (lambda: bt.gradcheck(3, [x()]), TypeError, r"\[gradcheck\] expected a function for function, got 3"),  # type: ignore[arg-type]
+    (lambda: bt.register_operator("a", inputs=["x"], infer=3, launch=abs), TypeError, r"expected a function for infer"),  # type: ignore[arg-type]
+    (lambda: bt.register_operator(3, inputs=["x"], infer=abs, launch=abs), TypeError, r"expected a string for name"),  # type: ignore[arg-type]
+    (lambda: bt.asarray(np.ma.array([1.0, 2.0], mask=[0, 1])), TypeError, r"without masked elements; use x.filled"),
     (lambda: bt.set_isa(3), TypeError, r"\[set_isa\] expected str for 'name', got 3"),  # type: ignore[arg-type]
 ]  # fmt: skip
 

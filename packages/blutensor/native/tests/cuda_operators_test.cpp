@@ -294,6 +294,8 @@ void test_reduce(Harness& h) {
         }
   for (DType dtype : kAllDTypes) {
     const Rule sums = is_floating(dtype) ? Rule::sum : Rule::bits;
+    const Attrs none{Attr::of_axes({}), Attr::of_bool(false)};
+    for (const char* name : {"sum", "max", "argmax"}) h.check(name, {h.random({7, 31, 33}, dtype)}, none, Rule::bits);
     h.check("sum_to", {h.random({6, 100, 64}, dtype)}, {axes({64})}, sums);
     h.check("sum_to", {h.random({6, 100, 64}, dtype)}, {axes({100, 1})}, sums);
     h.check("sum_to", {h.random({6, 100, 64}, dtype, Layout::transposed)}, {axes({6, 1, 64})}, sums);

@@ -56,6 +56,27 @@ def integer(op: str, name: str, value: Any, least: int | None = None) -> int:
     return number
 
 
+def function(op: str, name: str, value: Any) -> None:
+    """That `value` can be called.
+
+    Raises:
+        DTypeError: It cannot.
+    """
+    if not callable(value):
+        raise DTypeError(f"[{op}] expected a function for {name}, got {described(value)}")
+
+
+def text(op: str, name: str, value: Any) -> str:
+    """`value`, if it is a string.
+
+    Raises:
+        DTypeError: It is something else.
+    """
+    if not isinstance(value, str):
+        raise DTypeError(f"[{op}] expected a string for {name}, got {described(value)}")
+    return value
+
+
 def number(op: str, name: str, value: Any) -> float:
     """`value` as a float; text is none.
 

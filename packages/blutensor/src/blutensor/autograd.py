@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import _native
-from ._arguments import flag
+from ._arguments import flag, text
+from ._arguments import function as need_function
 from ._calls import need_tensor
 from ._naming import named
 from .errors import ShapeError
@@ -184,6 +185,7 @@ class HookHandle:
 @named("register_hook")
 def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
     """See `Tensor.register_hook`."""
+    need_function("register_hook", "hook", hook)
 
     def call(_context: int, handle: int, out: Any) -> int:
         try:
@@ -233,11 +235,12 @@ def custom_gradient(
         except BaseException as error:
             return _native.callback_failed(error)
 
+    encoded = text("custom_gradient", "name", name).encode()
     callback = _native.CustomGradientFn(call)
     context = _keep(callback)
     _native.check(
         _lib.blutensor_record_custom(
-            name.encode(),
+            encoded,
             _native.handle_array([t._handle for t in inputs]),
             len(inputs),
             _native.handle_array([t._handle for t in outputs]),
@@ -265,6 +268,7 @@ def recompute(function: Callable[..., Any], *args: Any) -> Any:
     """
     from .random import default_generator
 
+    need_function("recompute", "function", function)
     tensors = [a for a in args if isinstance(a, Tensor)]
     first_op_id = default_generator.op_id
     with no_grad():

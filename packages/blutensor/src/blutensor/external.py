@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from . import _native, dtypes
+from ._arguments import function, integer, text
 from ._operators import build
 from ._table import ATTR_KINDS, OPERATORS, load
 from .autograd import borrowed, give
@@ -84,6 +85,12 @@ def register_operator(
     Raises:
         ShapeError: The name is taken, or an attribute has an unknown kind.
     """
+    for what, value in (("name", name), *(("inputs", i) for i in inputs)):
+        text("register_operator", what, value)
+    for what, callback in (("infer", infer), ("launch", launch), ("gradient", gradient)):
+        if what != "gradient" or callback is not None:
+            function("register_operator", what, callback)
+    num_outputs = integer("register_operator", "num_outputs", num_outputs, least=0)
     kinds = dict(attributes or {})
     for attribute, kind in kinds.items():
         if kind not in ATTR_KINDS:

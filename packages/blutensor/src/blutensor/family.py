@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._arguments import flag
+from ._arguments import flag, integer, text
+from ._calls import need_tensor
 from .devices import as_device, device_name
 from .dtypes import described
 from .errors import DTypeError, ShapeError
@@ -66,11 +67,9 @@ class ProgramFamily:
             DTypeError: No name of a device, or a name that is no string.
             UnsupportedError: A device that cannot be used here.
         """
-        if not isinstance(name, str):
-            raise DTypeError(f"[ProgramFamily] expected a string for name, got {described(name)}")
         self._device = None if device is None else device_name(as_device("ProgramFamily", device))
         out = ctypes.c_void_p()
-        _native.check(_lib.blutensor_family_create(name.encode(), ctypes.byref(out)))
+        _native.check(_lib.blutensor_family_create(text("ProgramFamily", "name", name).encode(), ctypes.byref(out)))
         self._handle = out.value
         self.name = name
         self.last_host_seconds = 0.0
@@ -129,8 +128,14 @@ class ProgramFamily:
             RuntimeError: The source failed; the message is its own.
         """
         prefetch = flag("run", "prefetch", prefetch)
-        if steps < 0:
-            raise ShapeError(f"[run] expected at least 0 steps, got {steps}")
+        steps = integer("run", "steps", steps, least=0)
+        for f, _ in schedule:
+            if not isinstance(f, CapturedFunction):
+                raise DTypeError(f"[run] expected captured functions in schedule, got {described(f)}")
+        if source is not None and not isinstance(source, Source):
+            raise DTypeError(f"[run] expected a Source for source, got {described(source)}")
+        for t in (*metrics, *(feeds or ())):
+            need_tensor("run", "metrics and feeds", t)
         phases = [(f.program, repeats) for f, repeats in schedule if repeats > 0]
         values = {} if feeds is None else {t: np.asarray(v, np.float64).reshape(-1) for t, v in feeds.items()}
         for v in values.values():

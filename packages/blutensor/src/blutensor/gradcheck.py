@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ._arguments import function as need_function
 from .autograd import grad, no_grad
 from .errors import AutogradError, DTypeError
 from .interop import asarray
@@ -37,6 +38,7 @@ def gradcheck(
         DTypeError: An input that is checked is not float64.
         AutogradError: A gradient is wrong; the message names input and element.
     """
+    need_function("gradcheck", "function", function)
     checked = [t for t in inputs if t.requires_grad]
     for t in checked:
         if t.dtype.name != "float64":

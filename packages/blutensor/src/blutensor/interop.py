@@ -149,11 +149,13 @@ def from_numpy(array: npt.NDArray[Any]) -> Tensor:
         DTypeError: An element type without counterpart, or a byte order that is not the machine's.
         ShapeError: Memory that may not be written, or strides that are no multiple of the element size.
     """
+    if not isinstance(array, np.ndarray):
+        raise DTypeError(f"[from_numpy] expected a NumPy array, got {type(array).__name__}")
     if not array.dtype.isnative:
         raise DTypeError(
             f"[from_numpy] expected the machine's byte order, got {array.dtype}; use asarray(array, copy=True)"
         )
-    dtype = dtypes.as_dtype(array.dtype)
+    dtype = dtypes.as_dtype(array.dtype, "from_numpy")
     if not array.flags.writeable:
         raise ShapeError("[from_numpy] expected a writeable array; use asarray(array, copy=True)")
     if any(s % dtype.itemsize for s in array.strides):
@@ -281,6 +283,8 @@ def asarray(
 
         return _operators.copy(x)
     shared = isinstance(x, np.ndarray)
+    if shared and np.ma.is_masked(x):
+        raise DTypeError("[asarray] expected an array without masked elements; use x.filled(value)")
     if target is None and not isinstance(x, (np.ndarray, np.generic)):
         array = dtypes.nested_array("asarray", x)
         if array.dtype == np.float64:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
-from ._arguments import integer
+from ._arguments import integer, text
 from .devices import CPU, DeviceKey, as_device, device_name
 from .dtypes import described
 from .errors import CaptureError, DTypeError, ShapeError
@@ -198,10 +198,10 @@ class CapturedFunction:
                 f"[capture] expected a function of tensors, got {type(function).__name__} {described(function)}"
             )
         max_programs = integer("capture", "max_programs", max_programs, least=1)
-        if name is not None and not isinstance(name, str):
-            raise DTypeError(f"[capture] expected a string or None for name, got {described(name)}")
         self._function = function
-        self.name: str = name if name is not None else str(getattr(function, "__name__", "captured"))
+        self.name: str = (
+            text("capture", "name", name) if name is not None else str(getattr(function, "__name__", "captured"))
+        )
         self._family = family
         if not isinstance(level, str) or level not in ("operator", "primitive"):
             raise ShapeError(f"[capture] expected level 'operator' or 'primitive', got {described(level)}")

@@ -61,7 +61,7 @@ class Generator:
 
     @op_id.setter
     def op_id(self, value: int) -> None:
-        _lib.blutensor_generator_set_op_id(value)
+        _lib.blutensor_generator_set_op_id(integer("op_id", "op_id", value, least=0))
 
 
 def _signed(seed: int) -> int:

@@ -7,7 +7,7 @@ import math
 from .. import dtypes
 from .._arguments import flag, integer, not_negative, probability
 from .._naming import named
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, IndexOutOfRangeError, ShapeError
 from ..interop import empty
 from ..tensor import Tensor
 from . import functional as F
@@ -23,6 +23,8 @@ def _sizes(layer: str, **sizes: int) -> None:
 
 def _normalized_shape(layer: str, shape: int | tuple[int, ...]) -> tuple[int, ...]:
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if not sizes:
+        raise ShapeError(f"[{layer}] expected at least one size for normalized_shape, got none")
     return tuple(integer(layer, "normalized_shape", size, least=1) for size in sizes)
 
 
@@ -30,6 +32,14 @@ def _module(layer: str, value: Module) -> Module:
     if not isinstance(value, Module):
         raise DTypeError(f"[{layer}] expected modules, got {dtypes.described(value)}")
     return value
+
+
+def _child(parent: Module, index: int) -> Module:
+    children, layer = list(parent.children()), type(parent).__name__
+    place = integer(layer, "index", index)
+    if not -len(children) <= place < len(children):
+        raise IndexOutOfRangeError(f"[{layer}] expected an index below {len(children)}, got {dtypes.shown(place)}")
+    return children[place]
 
 
 class Linear(Module):
@@ -206,7 +216,7 @@ class Sequential(Module):
         return len(self._registry("_modules"))
 
     def __getitem__(self, index: int) -> Module:
-        return list(self.children())[index]
+        return _child(self, index)
 
 
 class ModuleList(Module):
@@ -226,4 +236,4 @@ class ModuleList(Module):
         return len(self._registry("_modules"))
 
     def __getitem__(self, index: int) -> Module:
-        return list(self.children())[index]
+        return _child(self, index)

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from .. import dtypes
-from .._arguments import flag
+from .. import _arguments, dtypes
+from .._arguments import flag, text
+from .._calls import need_tensor
 from .._naming import named
 from ..errors import DTypeError, ShapeError
 from ..interop import state_tensors
@@ -86,6 +87,8 @@ class Module:
 
     def register_buffer(self, name: str, value: Tensor) -> None:
         """A tensor that `state_dict` holds and no optimizer trains."""
+        text("register_buffer", "name", name)
+        need_tensor("register_buffer", "value", value)
         if "." in name or name in self._registry("_parameters") or name in self._registry("_modules"):
             raise ShapeError(f"[register_buffer] '{name}' is taken or contains a dot")
         self._registry("_buffers")[name] = value
@@ -228,6 +231,7 @@ class Module:
 
     def apply(self, function: Callable[[Module], None]) -> Self:
         """Calls `function` with every module, children first."""
+        _arguments.function("apply", "function", function)
         for child in self.children():
             child.apply(function)
         function(self)

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from .. import _native, dtypes
-from .._arguments import flag, not_negative
+from .._arguments import flag, not_negative, text
 from .._calls import need_tensor
 from .._naming import named
 from .._operators import private
 from ..autograd import no_grad
 from ..creation import full, zeros
+from ..dtypes import described
 from ..errors import DTypeError, ShapeError
 from ..interop import state_tensors
 from ..tensor import Tensor
@@ -126,6 +127,8 @@ class Optimizer:
         seen: dict[int, str] = {}
         for g, entry in enumerate(groups):
             own = dict(entry)
+            if "params" not in own or not isinstance(own["params"], Iterable):
+                raise ShapeError(f"[{self._name}] expected 'params' in group {g}, an iterable, got {described(own)}")
             listed = list(own.pop("params"))
             rate = own.pop("lr", lr)
             unknown = sorted(set(own) - set(options))
@@ -136,13 +139,16 @@ class Optimizer:
             rate = not_negative(self._name, "learning rate", rate)
             names, tensors = [], []
             for i, item in enumerate(listed):
-                name, p = item if isinstance(item, tuple) else (f"{g}.{i}", item)
+                name, p = item if isinstance(item, tuple) and len(item) == 2 else (f"{g}.{i}", item)
+                text(self._name, "the name of a parameter", name)
                 if not isinstance(p, Tensor) or p.dtype not in self.param_dtypes:
                     what = p.dtype.name if isinstance(p, Tensor) else type(p).__name__
                     expected = " or ".join(d.name for d in self.param_dtypes)
                     raise DTypeError(f"[{self._name}] expected {expected} tensors, '{name}' is {what}")
                 if id(p) in seen:
                     raise ShapeError(f"[{self._name}] parameter '{name}' is already there as '{seen[id(p)]}'")
+                if name in seen.values():
+                    raise ShapeError(f"[{self._name}] expected every name once, got '{name}' twice")
                 seen[id(p)] = name
                 names.append(name)
                 tensors.append(p)
