@@ -150,24 +150,26 @@ __device__ __forceinline__ void produce(const CUtensorMap& a_map, const CUtensor
   }
 }
 
-// Sums of A's rows over the parts of K, from the tiles with the first columns of C. A thread takes 16 bytes of
-// neighbouring rows and every so many k.
+// Sums of A's rows over the parts of K, from the tiles with the first columns of C, which take the blocks of K in turn. A
+// thread takes 16 bytes of neighbouring rows and every so many k.
 template <typename C>
 __device__ __forceinline__ void sum_rows(const Finish& finish, const Cut& cut, const Shared<C>& shared,
-                                         int32_t cluster_index, int32_t num_clusters, uint32_t rank, int32_t part) {
+                                         int32_t cluster_index, int32_t num_clusters, uint32_t rank, int32_t warp) {
   constexpr int elements = 16 / static_cast<int>(sizeof(typename C::Element)), chunks = tile_m / elements;
-  constexpr int phases = 32 * row_sum_parts / chunks;
-  const int lane = threadIdx.x % 32, thread = 32 * part + lane, chunk = thread % chunks, phase = thread / chunks;
+  constexpr int phases = 32 * row_sum_warps / chunks;
+  const int lane = threadIdx.x % 32, thread = 32 * warp + lane, chunk = thread % chunks, phase = thread / chunks;
   const uint32_t panel = chunk / 8 * C::panel_bytes;
+  const int32_t columns = cut.row_sum_columns;
   Ring<C::stages> ring;
   const int32_t units = cut.rows * cut.columns * cut.splits;
   for (int32_t index = cluster_index; index < units; index += num_clusters) {
     const Unit unit = unit_at<C>(cut, index, rank);
-    const bool wanted = finish.row_sums != nullptr && unit.n == 0;
+    const int32_t column = unit.n / C::tile_n;
+    const bool wanted = finish.row_sums != nullptr && column < columns;
     float sums[elements] = {};
     for (int32_t block = 0; block < unit.k_blocks; ++block, ring.next()) {
       barrier_wait(shared.full + 8 * ring.stage, ring.phase);
-      if (wanted) {
+      if (wanted && block % columns == column) {
         const uint32_t a = shared.a + ring.stage * C::a_bytes + panel;
 #pragma unroll 4
         for (int k = phase; k < C::tile_k; k += phases) {
@@ -193,8 +195,8 @@ __device__ __forceinline__ void sum_rows(const Finish& finish, const Cut& cut, c
       for (int i = 0; i < elements; ++i) sums[i] += __shfl_xor_sync(~0U, sums[i], chunks);
     }
     if (lane < chunks) {
-      float* to =
-          finish.row_sums + (unit.split * row_sum_parts + part) * finish.ld_row_sums + unit.m + chunk * elements;
+      const int32_t part = (unit.split * columns + column) * row_sum_warps + warp;
+      float* to = finish.row_sums + part * finish.ld_row_sums + unit.m + chunk * elements;
 #pragma unroll
       for (int i = 0; i < elements; i += 4)
         *reinterpret_cast<float4*>(to + i) = make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
@@ -390,7 +392,7 @@ __global__ void __launch_bounds__(num_threads, 1)
     for (int stage = 0; stage < C::stages; ++stage) {
       barrier_init(shared.full + 8 * stage, 1);
       barrier_init(shared.empty + 8 * stage,
-                   (C::cooperative ? 8 : 4) * C::cluster + (C::sums_rows ? row_sum_parts : 0));
+                   (C::cooperative ? 8 : 4) * C::cluster + (C::sums_rows ? row_sum_warps : 0));
     }
     for (int i = 0; i < 2; ++i) barrier_init(shared.turn + 8 * i, 1);
     fence_barrier_init();
@@ -402,7 +404,7 @@ __global__ void __launch_bounds__(num_threads, 1)
     give_registers<C::producer_registers>();
     const int32_t warp = threadIdx.x / 32;
     if (threadIdx.x == 0) produce<C>(a_map, b_map, cut, shared, cluster_index, num_clusters, rank);
-    if (C::sums_rows && warp >= 1 && warp <= row_sum_parts)
+    if (C::sums_rows && warp >= 1 && warp <= row_sum_warps)
       sum_rows<C>(finish, cut, shared, cluster_index, num_clusters, rank, warp - 1);
   } else {
     take_registers<C::consumer_registers>();

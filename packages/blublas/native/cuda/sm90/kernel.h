@@ -6,7 +6,9 @@
 namespace blublas::sm90 {
 
 constexpr int tile_m = 128;
-constexpr int row_sum_parts = 2;  // warps that sum A's rows, each over its share of K
+// Warps that sum A's rows, each over its share of K, in every unit with one of the first columns of tiles: what they read
+// comes on top of what the products take from shared memory, so that the work is shared out.
+constexpr int row_sum_warps = 2, max_row_sum_columns = 4;
 
 enum class Major { k, mn };  // which dimension of an operand is contiguous
 
@@ -30,7 +32,7 @@ struct Finish {
   char* aux = nullptr;         // written
   const char* side = nullptr;  // residual, C itself, or the pre-activation of a gradient
   int64_t ld_c = 0, ld_aux = 0, ld_side = 0;
-  float* row_sums = nullptr;  // partial: sums of A's rows, float [splits * row_sum_parts, ld_row_sums]
+  float* row_sums = nullptr;  // partial: sums of A's rows, float [row_sum_parts, ld_row_sums]
   int64_t ld_row_sums = 0;    // M, up to whole tiles
   float alpha = 1, side_scale = 1;
   uint32_t flags = 0;
@@ -44,6 +46,7 @@ struct Cut {
   int32_t group_m = 8;
   int32_t splits = 1;
   int32_t k_blocks = 0, k_blocks_per_split = 0;
+  int32_t row_sum_columns = 1;  // of tiles, which share the sums of A's rows
 };
 
 }  // namespace blublas::sm90

@@ -112,7 +112,7 @@ void run(const CudaProblem& p, const Plan& plan) {
   if (plan.sums_rows && p.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A) {
     sums.row_sums = reinterpret_cast<float*>(p.workspace + plan.row_sums_at);
     sums.ld_row_sums = padded_rows(plan);
-    row_sum = {sums.row_sums, sums.ld_row_sums, cut.splits * row_sum_parts, reinterpret_cast<float*>(p.row_sum_a.data),
+    row_sum = {sums.row_sums, sums.ld_row_sums, row_sum_parts(cut), reinterpret_cast<float*>(p.row_sum_a.data),
                (p.epilogue & BLUBLAS_EPILOGUE_ROW_SUM_A_ACCUMULATE) != 0};
   }
   launch(kernel, p, a_map, b_map, sums, cut);

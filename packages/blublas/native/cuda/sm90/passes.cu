@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(256)
     const int64_t row = index - columns * m;
     if (row_sum.partials == nullptr || row >= m) return;
     float sum = row_sum.accumulate ? row_sum.row_sum[row] : 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int part = 0; part < row_sum.parts; ++part) sum += row_sum.partials[part * row_sum.ld + row];
     row_sum.row_sum[row] = sum;
     return;

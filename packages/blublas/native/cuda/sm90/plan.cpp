@@ -129,6 +129,7 @@ Plan make_plan(const CudaProblem& p, const Choice& choice) {
     cut.n = static_cast<int32_t>(n);
     cut.rows = divide_up(m, int64_t{tile_m} * kernel.cluster);
     cut.columns = divide_up(n, kernel.tile_n);
+    cut.row_sum_columns = std::min(cut.columns, max_row_sum_columns);
     cut.group_m = choice.group_m != 0 ? choice.group_m : 16 / kernel.cluster;
     // With A from registers, blocks of K go in pairs; what lies beyond K is 0.
     const bool pairs = !bf16 && a == Major::mn;
@@ -155,7 +156,7 @@ Plan make_plan(const CudaProblem& p, const Choice& choice) {
   // Tiles of float32 are rounded to tf32 on their way; the sums are of the operand itself.
   if (bf16 && best.kernel->kind == Kind::partial && a == Major::mn && !best.swapped) {
     best.sums_rows = true;
-    best.row_sums_at = reserve(best.bytes, best.cut.splits * row_sum_parts, padded_rows(best));
+    best.row_sums_at = reserve(best.bytes, row_sum_parts(best.cut), padded_rows(best));
   }
   if (best.kernel->kind == Kind::partial) best.partials_at = reserve(best.bytes, m * best.cut.splits, n);
   return best;
