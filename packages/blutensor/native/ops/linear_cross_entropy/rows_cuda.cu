@@ -1,9 +1,12 @@
 // Softmax, loss and gradient of rows of logits [n, V], in place.
 //
 // A block takes a row. It reads it once, to shared memory where that holds it (GPT-2's vocabulary: 98 KiB in bfloat16,
-// 197 KiB in float32), keeping maximum and sum of exponentials as it goes; a thread reads back only what it wrote. Then
-// every logit becomes its gradient. A target out of range is reported (ops/cuda/report.h); its row counts for nothing.
+// 197 KiB in float32): all of it is asked for at once, and maximum and sum of exponentials are taken part by part as it
+// arrives; a thread reads only what it copied itself. Then every logit becomes its gradient. A target out of range is
+// reported (ops/cuda/report.h); its row counts for nothing.
 // Bytes: n V elements read and written. FLOPs: two exponentials a logit.
+#include <cuda_pipeline_primitives.h>
+
 #include "ops/cross_entropy/sums.cuh"
 #include "ops/cuda/report.h"
 #include "ops/linear_cross_entropy/rows_cuda.h"
@@ -16,6 +19,7 @@ using namespace cuda;
 namespace {
 
 constexpr int kSumThreads = 1024;
+constexpr int kParts = 4;  // of a row that arrives in shared memory
 
 // 16-bit rows are half as long: two blocks share a multiprocessor.
 template <class T>
@@ -64,16 +68,34 @@ __global__ void __launch_bounds__(kThreads<T>, kResident<T>) loss_of_rows(const 
 
   // ------------------------------------------------ maximum and sum
   MaxSum<C> part{lowest<C>(), C{0}};
+  const auto add = [&](int begin, int end) {
 #pragma unroll kUnroll
-  for (int j = start; j < n; j += kStep) {
-    const Pack<T, kWidth> raw = load_pack<kWidth>(row + j);
-    if constexpr (kShared) store_pack(kept + j, raw);
-    Pack<C, kWidth> v = convert_pack<C>(raw);
-    if (j + kWidth > n) {
+    for (int j = begin; j < end; j += kStep) {
+      Pack<C, kWidth> v = convert_pack<C>(load_pack<kWidth>(kept + j));
+      if (j + kWidth > n) {
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) v[i] = j + i < n ? v[i] : lowest<C>();
+        for (int i = 0; i < kWidth; ++i) v[i] = j + i < n ? v[i] : lowest<C>();
+      }
+      part.template add<is_16_bit<T>>(v);
     }
-    part.template add<is_16_bit<T>>(v);
+  };
+  if constexpr (kShared) {
+    const int steps = (n + kStep - 1) / kStep;
+    const auto begin_of = [&](int k) { return start + steps * k / kParts * kStep; };
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+#pragma unroll 1
+      for (int j = begin_of(k); j < min(n, begin_of(k + 1)); j += kStep)
+        __pipeline_memcpy_async(kept + j, row + j, sizeof(Pack<T, kWidth>));
+      __pipeline_commit();
+    }
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      __pipeline_wait_prior(kParts - 1 - k);
+      add(begin_of(k), min(n, begin_of(k + 1)));
+    }
+  } else {
+    add(start, n);
   }
   const MaxSum<C> all = finished(block_reduce<kThreads<T>>(part, MergeOp{}, partial), n);
   if (threadIdx.x == 0)
