@@ -49,15 +49,18 @@ void attention_decode(const AttentionArguments& args, DType dtype, cudaStream_t 
 // ---------------------------------------------------------------- inside the kernels
 
 #ifdef __CUDACC__
-// Offset of a pair in an operand, in elements.
+// Offset of a pair in an operand, in elements. Seldom more than one axis is left besides the first, which takes no division.
 __device__ __forceinline__ int64_t pair_offset(const LeadingAxes& leading, const AttentionOperand& operand,
                                                uint32_t pair) {
   int64_t sum = 0;
-  for (int i = leading.rank - 1; i >= 0; --i) {
-    sum += static_cast<int64_t>(pair % leading.shape[i]) * operand.leading_strides[i];
-    pair /= leading.shape[i];
+#pragma unroll
+  for (int i = kMaxLeadingAxes - 1; i > 0; --i) {
+    if (i >= leading.rank) continue;
+    const uint32_t outer = pair / leading.shape[i];
+    sum += static_cast<int64_t>(pair - outer * leading.shape[i]) * operand.leading_strides[i];
+    pair = outer;
   }
-  return sum;
+  return sum + static_cast<int64_t>(pair) * operand.leading_strides[0];
 }
 #endif
 

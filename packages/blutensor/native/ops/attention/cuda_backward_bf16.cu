@@ -5,7 +5,7 @@
 namespace blutensor::cuda {
 
 void attention_backward_bf16(const AttentionArguments& args, cudaStream_t stream) {
-  if (supports_attention_bf16_sm90(args)) return attention_backward_bf16_sm90(args, stream);
+  if (supports_attention_backward_bf16_sm90(args)) return attention_backward_bf16_sm90(args, stream);
   launch_attention_delta<__nv_bfloat16>(args, stream);
   if (args.head_dim <= 32) {
     launch_attention_backward_keys<Bf16<32>, 2, 64, 32>(args, stream);

@@ -42,7 +42,7 @@ struct Bf16Sm90 : Bf16<64, kWarps_> {
     ptx::wgmma_pin(o[0]);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) ptx::wgmma_64x64x16(o[0], left[k], right + 128 * k);
+    for (int k = 0; k < 4; ++k) ptx::wgmma_64xNx16<true>(o[0], left[k], right + 128 * k, 1);
     ptx::wgmma_commit();
   }
 

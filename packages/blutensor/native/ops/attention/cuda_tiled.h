@@ -15,8 +15,9 @@ void attention_backward_bf16(const AttentionArguments& args, cudaStream_t stream
 void attention_backward_tf32(const AttentionArguments& args, cudaStream_t stream);
 void attention_backward_ieee(const AttentionArguments& args, cudaStream_t stream);
 
-// bf16 with D <= 64 on a device of compute capability 9.0, in builds for 90a.
-bool supports_attention_bf16_sm90(const AttentionArguments& args);
+// bf16 with D > 32, backward with D <= 64, on a device of compute capability 9.0, in builds for 90a.
+bool supports_attention_forward_bf16_sm90(const AttentionArguments& args);
+bool supports_attention_backward_bf16_sm90(const AttentionArguments& args);
 void attention_forward_bf16_sm90(const AttentionArguments& args, cudaStream_t stream);
 void attention_backward_bf16_sm90(const AttentionArguments& args, cudaStream_t stream);
 
