@@ -17,7 +17,6 @@ void BoundProgram::bind(void* arena) {
   views_.clear();
   slot_addresses_.clear();
   const Program& p = *program_;
-  stream_ = compute_stream(p.device);
   const auto address = [&](int32_t b) -> char* {
     const Buffer& buffer = p.buffers[static_cast<size_t>(b)];
     return static_cast<char*>(buffer.storage ? buffer.storage->data() : arena) +
@@ -137,7 +136,8 @@ void BoundProgram::enqueue() const {
     return;
   }
 #endif
-  for (const BoundCall& call : calls_) launch(*call.op, call.device, launch_of(call, views_, call.workspace, stream_));
+  void* stream = compute_stream(program_->device);
+  for (const BoundCall& call : calls_) launch(*call.op, call.device, launch_of(call, views_, call.workspace, stream));
 }
 
 void BoundProgram::run() const {
@@ -177,7 +177,7 @@ void BoundProgram::run_operator_by_operator(const std::function<void(int64_t, co
           view.data = static_cast<char*>(storage_of(o.buffer)) + o.offset * static_cast<int64_t>(dtype_size(o.dtype));
       }
     void* workspace = call.workspace_buffer < 0 ? nullptr : storage_of(call.workspace_buffer);
-    launch(*call.op, bound.device, launch_of(bound, views, workspace, stream_));
+    launch(*call.op, bound.device, launch_of(bound, views, workspace, compute_stream(bound.device)));
     for (const std::vector<Operand>* operands : {&call.inputs, &call.outputs})
       for (const Operand& o : *operands)
         if (o.buffer >= 0 && p.buffers[static_cast<size_t>(o.buffer)].last_call == static_cast<int64_t>(c))

@@ -57,7 +57,6 @@ class BoundProgram final : public RefCounted {
 
   Ref<Program> program_;
   bool bound_ = false;
-  void* stream_ = nullptr;
   std::vector<BoundCall> calls_;
   std::vector<View> views_;
   std::vector<void*> slot_addresses_;

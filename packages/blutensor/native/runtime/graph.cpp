@@ -30,7 +30,6 @@ bool Lanes::needed(const Program& program) {
 }
 
 Lanes::Lanes(const Program& program) : program_(program) {
-  streams_[0] = compute_stream(program.device);
   for (const ProgramCall& call : program.calls) {
     void*& stream = streams_[static_cast<size_t>(call.op->lane)];
     if (stream) continue;
@@ -51,6 +50,7 @@ Lanes::~Lanes() {
 }
 
 void Lanes::begin() {
+  streams_[0] = compute_stream(program_.device);
   begun_.record(streams_[0]);
   for (size_t lane = 1; lane < streams_.size(); ++lane)
     if (streams_[lane]) begun_.hold(streams_[lane]);
@@ -76,9 +76,12 @@ void Lanes::end() {
   }
 }
 
-Graph::Graph(Device device, const std::function<void()>& enqueue) : device_(device) {
-  use_device(device);
-  const cudaStream_t stream = stream_of(compute_stream(device));
+namespace {
+
+// The nodes of what `enqueue` puts on the device's compute stream.
+cudaGraph_t recorded_graph(Device device, const std::function<void()>& enqueue) {
+  const RecordedStream recorded(device);
+  const cudaStream_t stream = stream_of(recorded.stream());
   // Thread-local: other threads may allocate meanwhile.
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "graph");
   cudaGraph_t graph = nullptr;
@@ -92,10 +95,17 @@ Graph::Graph(Device device, const std::function<void()>& enqueue) : device_(devi
   }
   const cudaError_t error = cudaStreamEndCapture(stream, &graph);
   if (error != cudaSuccess || !graph) cannot_record(error);
+  return graph;
+}
+
+}  // namespace
+
+Graph::Graph(Device device, const std::function<void()>& enqueue) : device_(device) {
+  const cudaGraph_t graph = recorded_graph(device, enqueue);
   const auto instantiate = [&]() -> cudaError_t {
     if (const cudaError_t e = cudaGraphGetNodes(graph, nullptr, &num_nodes_)) return e;
     if (const cudaError_t e = cudaGraphInstantiate(&exec_, graph, 0)) return e;
-    return cudaGraphUpload(exec_, stream);
+    return cudaGraphUpload(exec_, stream_of(compute_stream(device)));
   };
   const cudaError_t failed = instantiate();
   static_cast<void>(cudaGraphDestroy(graph));

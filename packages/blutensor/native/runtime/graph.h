@@ -56,8 +56,8 @@ class Lanes {
 
 class Graph {
  public:
-  // Records what `enqueue` puts on the device's compute stream, and on streams that wait for it and that it waits for
-  // in the end. Nothing of it runs. Throws what enqueue throws, or Status::capture when CUDA cannot record it.
+  // Records what this thread's `enqueue` puts on the device's compute stream, and on streams that wait for it and that it
+  // waits for in the end. Nothing of it runs; what other threads do meanwhile is not recorded, and runs. Throws what enqueue throws, or Status::capture when CUDA cannot record it.
   Graph(Device device, const std::function<void()>& enqueue);
   // Waits until no run is under way.
   ~Graph();

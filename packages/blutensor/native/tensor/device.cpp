@@ -46,6 +46,7 @@ void check_device(Device device) {
 
 void use_device(Device) {}
 void* compute_stream(Device) { return nullptr; }
+void* memory_stream(Device) { return nullptr; }
 bool in_use(Device device) { return device.type == DeviceType::cpu; }
 void synchronize(Device device) { check_device(device); }
 void drain(Device) noexcept {}
@@ -164,6 +165,13 @@ blualloc_pool* pinned_pool() {
 
 cudaStream_t stream_of(Device device) { return static_cast<cudaStream_t>(compute_stream(device)); }
 
+// Of this thread.
+struct Recorded {
+  int device = -1;
+  cudaStream_t stream = nullptr;
+};
+thread_local Recorded recorded;
+
 // `later` waits for what `earlier` has now.
 void order(cudaStream_t earlier, cudaStream_t later) {
   cudaEvent_t event = nullptr;
@@ -230,6 +238,12 @@ void use_device(Device device) {
 }
 
 void* compute_stream(Device device) {
+  if (device.type == DeviceType::cuda && recorded.device == device.index) [[unlikely]]
+    return recorded.stream;
+  return memory_stream(device);
+}
+
+void* memory_stream(Device device) {
   if (device.type == DeviceType::cpu) return nullptr;
   DeviceRecord& record = record_of(device);
   if (const cudaStream_t stream = record.stream.load(std::memory_order_acquire)) [[likely]]
@@ -256,8 +270,34 @@ void synchronize(Device device) {
 
 void drain(Device device) noexcept {
   if (device.type == DeviceType::cpu) return;
-  if (const cudaStream_t stream = devices().record[static_cast<size_t>(device.index)].stream.load())
-    static_cast<void>(cudaStreamSynchronize(stream));
+  const cudaStream_t stream = devices().record[static_cast<size_t>(device.index)].stream.load();
+  if (!stream) return;
+  const RelaxedCapture relaxed;  // what the collector destroys may come while this thread records
+  static_cast<void>(cudaStreamSynchronize(stream));
+}
+
+RelaxedCapture::RelaxedCapture() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  mode_ = mode;
+}
+
+RelaxedCapture::~RelaxedCapture() {
+  auto mode = static_cast<cudaStreamCaptureMode>(mode_);
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+RecordedStream::RecordedStream(Device device) {
+  use_device(device);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "graph");
+  recorded = {device.index, stream};
+  stream_ = stream;
+}
+
+RecordedStream::~RecordedStream() {
+  recorded = {};
+  static_cast<void>(cudaStreamDestroy(static_cast<cudaStream_t>(stream_)));
 }
 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {

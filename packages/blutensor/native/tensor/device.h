@@ -22,8 +22,11 @@ void check_device(Device device);
 // Makes it the current device of the calling thread where there are several.
 void use_device(Device device);
 // The stream that all of the device's work goes to: a cudaStream_t that does not synchronize with the legacy stream;
-// nullptr for the cpu. Made at the first call.
+// nullptr for the cpu. Made at the first call. While this thread records a graph (RecordedStream) it is the one that is
+// recorded, which other threads know nothing of.
 void* compute_stream(Device device);
+// In whose order the device's memory is taken and given back: the compute stream, also while a graph is recorded.
+void* memory_stream(Device device);
 // Whether that stream exists: something was put on the device.
 bool in_use(Device device);
 // Waits for everything on the compute stream, then throws what kernels found (Status::index) or a lost device.
@@ -33,6 +36,33 @@ void drain(Device device) noexcept;
 // Called at the end of synchronize() and of copies to pageable host memory: throws what kernels reported. ops/ sets it.
 void set_report_check(void (*check)());
 void check_reports();
+
+#ifdef BLUTENSOR_HAVE_CUDA
+// Lifts the ban on allocating and waiting that a recording on this thread (or a global one of others) imposes.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int mode_;
+};
+
+// A new stream of a device, to which the work of this thread goes as long as it lives.
+class RecordedStream {
+ public:
+  explicit RecordedStream(Device device);
+  ~RecordedStream();
+  RecordedStream(const RecordedStream&) = delete;
+  RecordedStream& operator=(const RecordedStream&) = delete;
+  void* stream() const { return stream_; }
+
+ private:
+  void* stream_ = nullptr;
+};
+#endif
 
 // Copies in the order of the compute streams of the devices involved. From or to host memory that is not pinned it
 // returns when the host may use (to) or change (from) it; with pinned memory it only starts, and the caller keeps the

@@ -51,7 +51,7 @@ const char* intern(const std::string& name) {
 
 Storage::Storage(size_t bytes, Device device, const char* tag)
     : bytes_(bytes), device_(device), id_(next_storage_id.fetch_add(1, std::memory_order_relaxed)) {
-  if (const int32_t status = blualloc_allocate(default_pool(device), bytes, compute_stream(device), tag, &data_))
+  if (const int32_t status = blualloc_allocate(default_pool(device), bytes, memory_stream(device), tag, &data_))
     throw Error(static_cast<Status>(status), blualloc_last_error());
 }
 
@@ -68,7 +68,7 @@ Storage::~Storage() {
     release_();
   } else if (data_) {
     // A failure here means that the pool's bookkeeping is broken; a destructor cannot report it.
-    static_cast<void>(blualloc_free(default_pool(device_), data_, compute_stream(device_)));
+    static_cast<void>(blualloc_free(default_pool(device_), data_, memory_stream(device_)));
   }
 }
 

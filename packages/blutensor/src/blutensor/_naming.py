@@ -25,6 +25,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _LABEL = re.compile(r"(\[[^]]*\] )?")
+_EARLIER = "by an earlier call than the one that waited for it"
+"""In what kernels report (ops/cuda/report.cpp): the label names that call."""
 
 
 def named(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
@@ -39,7 +41,8 @@ def named(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
             try:
                 return function(*args, **keywords)
             except (ShapeError, DTypeError, IndexOutOfRangeError, CaptureError, UnsupportedError) as error:
-                error.args = (_LABEL.sub(lambda _: f"[{name}] ", str(error), count=1),)
+                if _EARLIER not in str(error):
+                    error.args = (_LABEL.sub(lambda _: f"[{name}] ", str(error), count=1),)
                 raise
             except (TypeError, AttributeError, ValueError, ArithmeticError, LookupError):
                 misfit = _misfit(function, args, keywords)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import queue
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -259,3 +261,35 @@ def test_a_graph_is_recorded_anew_when_the_arena_moves() -> None:
         large(bt.ones((1 << 20,)))
     assert small.program.execution.startswith("one graph")
     assert bits(small(x)) == expected
+
+
+def test_other_threads_work_while_graphs_are_recorded() -> None:
+    """Their work runs, and is no part of the graph; graphs that die there end no recording."""
+    stop, dead, found = threading.Event(), queue.SimpleQueue[Any](), list[Any]()
+
+    def work() -> None:
+        with bt.default_device("cuda"):
+            x = bt.ones((128, 128))
+            while not stop.is_set():
+                found.append((x @ x).sum().item())
+                while not dead.empty():
+                    del dead.get_nowait()[:]  # the last reference: the graph is destroyed here
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        x = bt.full((64, 64), 0.5)
+        for i in range(200):
+            function = bt.capture(lambda t, factor=float(i): ((t @ t) * factor + t).sum())
+            results = [function(x).item() for _ in range(4)]
+            assert results == [4096.0 * (16 * i + 0.5)] * 4
+            assert function.program.execution.startswith("one graph of "), function.program.execution
+            dead.put([function])
+            del function
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert len(found) > 10
+    assert set(found) == {128.0**3}

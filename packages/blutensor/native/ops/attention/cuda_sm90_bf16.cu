@@ -30,8 +30,8 @@ bool supports_attention_backward_bf16_sm90(const AttentionArguments& args) {
 
 void attention_forward_bf16_sm90(const AttentionArguments& args, cudaStream_t stream) {
   if (args.head_dim <= 64) return launch_attention_forward_overlapped<64, 8, 64, 2>(args, stream);
-  if (args.head_dim <= 96) return launch_attention_forward_overlapped<96, 8, 64, 1>(args, stream);
-  launch_attention_forward_overlapped<128, 8, 128, 1>(args, stream);
+  if (args.head_dim <= 96) return launch_attention_forward_overlapped<96, 12, 64, 1>(args, stream);
+  launch_attention_forward_overlapped<128, 4, 64, 2>(args, stream);
 }
 
 void attention_backward_bf16_sm90(const AttentionArguments& args, cudaStream_t stream) {

@@ -24,18 +24,6 @@ std::array<Slot, kMaxDevices>& slots() {
   return all;
 }
 
-// Lifts the ban on allocations that a stream capture on this thread (or a global one) imposes.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "report_slot"); }
-  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 [[noreturn]] void throw_report(const Report& report, size_t device) {
   const auto limit = static_cast<int64_t>(report.limit);
   const char* advice =
