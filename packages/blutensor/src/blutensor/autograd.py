@@ -29,12 +29,6 @@ def _forget(context: int | None) -> None:
 _release = _native.ReleaseFn(_forget)
 
 
-def _keep(*objects: object) -> int:
-    context = next(_contexts)
-    _callbacks[context] = objects
-    return context
-
-
 def borrowed(handle: int) -> Tensor:
     """A tensor over a handle that the native side lends."""
     tensor = Tensor._adopt((ctypes.c_void_p * 1)(handle))
@@ -198,9 +192,16 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Ho
 
     hook_id = ctypes.c_uint64()
     callback = _native.GradHookFn(call)
-    context = _keep(callback)
-    _native.check(_lib.blutensor_add_hook(tensor._handle, callback, _release, context, ctypes.byref(hook_id)))
-    return HookHandle(tensor, hook_id.value)
+    context = next(_contexts)
+    try:
+        _callbacks[context] = callback
+        _native.check(_lib.blutensor_add_hook(tensor._handle, callback, _release, context, ctypes.byref(hook_id)))
+        return HookHandle(tensor, hook_id.value)
+    except BaseException:  # an interrupt may come between any two of these
+        if hook_id.value:
+            _lib.blutensor_remove_hook(tensor._handle, hook_id)
+        _forget(context)
+        raise
 
 
 # ---------------------------------------------------------------- nodes of the user's own
@@ -237,19 +238,19 @@ def custom_gradient(
 
     encoded = text("custom_gradient", "name", name).encode()
     callback = _native.CustomGradientFn(call)
-    context = _keep(callback)
-    _native.check(
-        _lib.blutensor_record_custom(
-            encoded,
-            _native.handle_array([t._handle for t in inputs]),
-            len(inputs),
-            _native.handle_array([t._handle for t in outputs]),
-            len(outputs),
-            callback,
-            _release,
-            context,
+    inputs_array, outputs_array = (_native.handle_array([t._handle for t in tensors]) for tensors in (inputs, outputs))
+    context = next(_contexts)
+    try:
+        _callbacks[context] = callback
+        _native.check(
+            _lib.blutensor_record_custom(
+                encoded, inputs_array, len(inputs), outputs_array, len(outputs), callback, _release, context
+            )
         )
-    )
+    except BaseException:  # an interrupt: the graph has the callback, or nobody has
+        if not any(output.requires_grad for output in outputs):
+            _forget(context)
+        raise
 
 
 def recompute(function: Callable[..., Any], *args: Any) -> Any:
