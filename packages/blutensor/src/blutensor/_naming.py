@@ -29,10 +29,14 @@ _EARLIER = "by an earlier call than the one that waited for it"
 """In what kernels report (ops/cuda/report.cpp): the label names that call."""
 
 
-def named(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def named(name: str, *, relabels: bool = True) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Makes the errors of a function begin with ``[name]``, whichever operator inside of it found them.
 
     What Python itself raises for an argument of another type than annotated becomes a `DTypeError` that names it.
+
+    Args:
+        name: What was called.
+        relabels: False for what runs operators that the user has called before: their errors name those.
     """
 
     def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -41,7 +45,7 @@ def named(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
             try:
                 return function(*args, **keywords)
             except (ShapeError, DTypeError, IndexOutOfRangeError, CaptureError, UnsupportedError) as error:
-                if _EARLIER not in str(error):
+                if relabels and _EARLIER not in str(error):
                     error.args = (_LABEL.sub(lambda _: f"[{name}] ", str(error), count=1),)
                 raise
             except (TypeError, AttributeError, ValueError, ArithmeticError, LookupError):
