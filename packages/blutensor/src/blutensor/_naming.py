@@ -29,14 +29,14 @@ _EARLIER = "by an earlier call than the one that waited for it"
 """In what kernels report (ops/cuda/report.cpp): the label names that call."""
 
 
-def named(name: str, *, relabels: bool = True) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def named(name: str, *, of: Collection[str] | None = None) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Makes the errors of a function begin with ``[name]``, whichever operator inside of it found them.
 
     What Python itself raises for an argument of another type than annotated becomes a `DTypeError` that names it.
 
     Args:
         name: What was called.
-        relabels: False for what runs operators that the user has called before: their errors name those.
+        of: Labels that are replaced; all by default. What runs operators that the user has called before keeps theirs.
     """
 
     def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -45,8 +45,10 @@ def named(name: str, *, relabels: bool = True) -> Callable[[Callable[_P, _R]], C
             try:
                 return function(*args, **keywords)
             except (ShapeError, DTypeError, IndexOutOfRangeError, CaptureError, UnsupportedError) as error:
-                if relabels and _EARLIER not in str(error):
-                    error.args = (_LABEL.sub(lambda _: f"[{name}] ", str(error), count=1),)
+                message = str(error)
+                label = _LABEL.match(message)
+                if _EARLIER not in message and (of is None or (label and label[0][1:-2] in of)):
+                    error.args = (_LABEL.sub(lambda _: f"[{name}] ", message, count=1),)
                 raise
             except (TypeError, AttributeError, ValueError, ArithmeticError, LookupError):
                 misfit = _misfit(function, args, keywords)

@@ -73,7 +73,7 @@ def is_grad_enabled() -> bool:
 # ---------------------------------------------------------------- backward passes
 
 
-@named("backward", relabels=False)
+@named("backward", of=("len",))
 def backward(
     roots: Sequence[Tensor],
     grads: Sequence[Tensor | None] | None = None,
@@ -109,7 +109,7 @@ def backward(
     )
 
 
-@named("grad", relabels=False)
+@named("grad", of=("backward", "len"))
 def grad(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],
