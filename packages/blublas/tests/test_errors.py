@@ -224,3 +224,17 @@ def test_torch_tensors(torch: Any) -> None:
         gemm(torch.zeros(4, 5, dtype=torch.bfloat16), B)
     with pytest.raises(VALUE, match="one K"):
         gemm(torch.zeros(4, 4), B)
+
+
+def test_an_array_whose_device_dlpack_does_not_know() -> None:
+    class Nowhere:
+        def __dlpack__(self, *, stream: int | None = None) -> object:
+            raise AssertionError("must not be asked")
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise ValueError("Unknown device type meta for Dlpack")
+
+    a = np.ones((2, 2), np.float32)
+    for operands in ((a, Nowhere()), (Nowhere(), a)):
+        with pytest.raises(blublas.UnsupportedError, match="got a Nowhere whose device DLPack does not know: Unknown"):
+            blublas.gemm(*operands)

@@ -234,7 +234,34 @@ def test_dlpack_lifetimes() -> None:
     assert alive() is None
 
 
+def test_a_capsule_that_dies_of_an_error_takes_its_memory_along() -> None:
+    """Its destructor runs while the exception is on its way, which comes out as it was."""
+    before = blualloc.stats().live_bytes
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=r"(?i)bfloat|type|dlpack"):
+            np.from_dlpack(bt.ones((1000,), dtype="bfloat16"))  # which NumPy does not have
+
+        def lose() -> None:
+            capsule = bt.ones((1000,)).__dlpack__()
+            del capsule
+            held = bt.ones((1000,)).__dlpack__()
+            raise KeyError(held is None)
+
+        with pytest.raises(KeyError):
+            lose()
+    assert blualloc.stats().live_bytes == before
+
+
 def test_dlpack_misuse() -> None:
+    class Nowhere:
+        def __dlpack__(self) -> object:
+            raise AssertionError("must not be asked")
+
+        def __dlpack_device__(self) -> object:
+            raise ValueError("Unknown device type meta for Dlpack")
+
+    with pytest.raises(TypeError, match="Nowhere has no device that DLPack knows: Unknown device type meta"):
+        bt.from_dlpack(Nowhere())
     with pytest.raises(TypeError, match="__dlpack__"):
         bt.from_dlpack(3)
     with pytest.raises(bt.AutogradError, match="detach"):

@@ -115,8 +115,19 @@ def cuda_device(array: Array) -> int | None:
     """Index of the CUDA device that an array lies on; None for everything else."""
     if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
         return None
-    device_type, device_index = array.__dlpack_device__()
-    return int(device_index) if int(device_type) in _DLPACK_CUDA else None
+    device_type, device_index = _dlpack_device(array)
+    return device_index if device_type in _DLPACK_CUDA else None
+
+
+def _dlpack_device(array: SupportsDLPack) -> tuple[int, int]:
+    try:
+        device_type, device_index = array.__dlpack_device__()
+    except Exception as error:  # PyTorch's meta tensors, which have no memory
+        raise UnsupportedError(
+            f"[gemm] expected arrays in host memory or on a CUDA device, got a {type(array).__name__} whose device "
+            f"DLPack does not know: {error}"
+        ) from error
+    return int(device_type), int(device_index)
 
 
 def view(array: Array, name: str, *, written: bool = False, stream: int | None = None) -> View:
@@ -160,11 +171,11 @@ def _view_numpy(array: NDArray[Any], name: str, written: bool) -> View:
 
 
 def _view_dlpack(array: SupportsDLPack, name: str, stream: int | None) -> View:
-    device_type, device_index = array.__dlpack_device__()
-    on_cuda = int(device_type) in _DLPACK_CUDA
-    if not on_cuda and int(device_type) not in _DLPACK_HOST:
+    device_type, device_index = _dlpack_device(array)
+    on_cuda = device_type in _DLPACK_CUDA
+    if not on_cuda and device_type not in _DLPACK_HOST:
         raise UnsupportedError(
-            f"[gemm] expected {name} in host memory or on a CUDA device, got DLPack device ({int(device_type)}, "
+            f"[gemm] expected {name} in host memory or on a CUDA device, got DLPack device ({device_type}, "
             f"{device_index}); move it to the CPU"
         )
     try:

@@ -86,6 +86,12 @@ BLUTENSOR_API void* blutensor_tensor_address(const blutensor_tensor* tensor);
 /* DLPack: a DLManagedTensor* of the tensor, and a tensor over a DLManagedTensor (takes it over on success). */
 BLUTENSOR_API int32_t blutensor_to_dlpack(blutensor_tensor* tensor, void** dl_managed_tensor);
 BLUTENSOR_API int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out);
+/* Destructor of a "dltensor" capsule, for PyCapsule_New; given PyCapsule_IsValid and PyCapsule_GetPointer. One in Python would run
+ * while an exception may be on its way. (ABI 1.3) */
+typedef void (*blutensor_capsule_destructor)(void* capsule);
+BLUTENSOR_API blutensor_capsule_destructor blutensor_dlpack_destructor(int (*is_valid)(void* capsule, const char* name),
+                                                                       void* (*pointer)(void* capsule,
+                                                                                        const char* name));
 
 /* ------------------------------------------------------------------ devices */
 
@@ -124,8 +130,9 @@ BLUTENSOR_API int32_t blutensor_stream_begin(blutensor_tensor* tensor, void* str
 
 /* ------------------------------------------------------------------ operators */
 
+/* Kinds: 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string, 6 floats (ABI 1.2), 7 axes (ABI 1.3). */
 typedef struct blutensor_attr {
-  int32_t kind;  /* 0 integer, 1 floating, 2 boolean, 3 integers, 4 dtype, 5 string, 6 floats (ABI 1.2), 7 axes (ABI 1.3) */
+  int32_t kind;
   int32_t count; /* integers, floats, axes: how many */
   int64_t i;     /* integer, boolean, dtype; axes: not 0 for all of them, whatever count says. Integers in place of axes
                   * are taken as before ABI 1.3, when none of them meant all. */

@@ -45,6 +45,17 @@ constexpr TypeRow kTypes[] = {
     {DType::uint64, {kDLUInt, 64, 1}},
 };
 
+// Python's functions of capsules, of which there is one interpreter's.
+int (*capsule_is_valid)(void*, const char*) = nullptr;
+void* (*capsule_pointer)(void*, const char*) = nullptr;
+
+void destroy_capsule(void* capsule) {
+  constexpr const char* kFresh = "dltensor";
+  if (!capsule_is_valid(capsule, kFresh)) return;  // somebody took it over
+  auto* managed = static_cast<DLManagedTensor*>(capsule_pointer(capsule, kFresh));
+  managed->deleter(managed);
+}
+
 // What an exported tensor keeps alive.
 struct Exported {
   Tensor tensor;
@@ -81,6 +92,13 @@ int32_t blutensor_to_dlpack(blutensor_tensor* tensor, void** dl_managed_tensor) 
     exported->managed.deleter = [](DLManagedTensor* self) { delete static_cast<Exported*>(self->manager_ctx); };
     *dl_managed_tensor = &exported.release()->managed;
   });
+}
+
+blutensor_capsule_destructor blutensor_dlpack_destructor(int (*is_valid)(void*, const char*),
+                                                         void* (*pointer)(void*, const char*)) {
+  capsule_is_valid = is_valid;
+  capsule_pointer = pointer;
+  return destroy_capsule;
 }
 
 int32_t blutensor_from_dlpack(void* dl_managed_tensor, blutensor_tensor** out) {

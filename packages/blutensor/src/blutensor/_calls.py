@@ -270,6 +270,7 @@ def scalars_to_tensors(
 
     Raises:
         NumberRangeError: An integer out of the range of the integer dtype.
+        DTypeError: A negative integer as the exponent of integers, which would give 0.
     """
     first = next((v for v in values if isinstance(v, Tensor)), None)
     dtype, device = (None, None) if first is None else first._fixed()[2:]
@@ -281,6 +282,10 @@ def scalars_to_tensors(
             value = value.item()
         if not isinstance(value, (bool, int, float)):
             return need_tensor(op, name, value)
+        if op == "pow" and name == names[1] and isinstance(value, int) and value < 0:
+            base = dtypes.scalar_dtype(values[0], None) if dtype is None else dtype
+            if not base.is_floating:
+                raise DTypeError(f"[pow] expected floats for the exponent {value}, got {base.name}; use {value}.0")
         return full((), value, dtypes.scalar_dtype(value, dtype), device, op)
 
     return tuple(convert(v, n) for v, n in zip(values, names, strict=True))

@@ -223,6 +223,7 @@ _declare("blutensor_tensor_data", c_int32, c_void_p, c_int32, c_char_p, _handles
 _declare("blutensor_tensor_address", c_void_p, c_void_p)
 _declare("blutensor_to_dlpack", c_int32, c_void_p, _handles)
 _declare("blutensor_from_dlpack", c_int32, c_void_p, _handles)
+_declare("blutensor_dlpack_destructor", c_void_p, c_void_p, c_void_p)
 _declare("blutensor_device_count", c_int32, c_int32)
 _declare("blutensor_cuda_unavailable_reason", c_char_p)
 _declare("blutensor_check_device", c_int32, c_int32, c_int32)

@@ -28,10 +28,6 @@ _python.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _python.PyCapsule_SetName.restype = ctypes.c_int
 _python.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
-# A destructor sees a dying capsule, which must not become a Python object again: raw pointers only.
-_raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
-_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
-
 _DLTENSOR, _USED = b"dltensor", b"used_dltensor"
 
 # What foreign storages keep alive, by the context number that their release callback gets.
@@ -47,23 +43,9 @@ def _forget(context: int | None) -> None:
 _forget_callback = _native.ReleaseFn(_forget)
 
 
-class _ManagedTensor(ctypes.Structure):
-    """The end of DLPack's DLManagedTensor; the tensor in front of it has a fixed size."""
-
-    _fields_ = (
-        ("dl_tensor", ctypes.c_byte * 48),
-        ("manager_ctx", ctypes.c_void_p),
-        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-    )
-
-
-def _destroy_capsule(capsule: int) -> None:
-    if _raw_is_valid(capsule, _DLTENSOR):  # nobody consumed it
-        managed = _raw_pointer(capsule, _DLTENSOR)
-        ctypes.cast(managed, ctypes.POINTER(_ManagedTensor)).contents.deleter(managed)
-
-
-_capsule_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy_capsule)
+_capsule_destructor = _lib.blutensor_dlpack_destructor(
+    *(ctypes.cast(function, ctypes.c_void_p) for function in (_python.PyCapsule_IsValid, _python.PyCapsule_GetPointer))
+)
 
 
 _LEGACY_STREAM = 1  # what DLPack calls CUDA's default stream; CUDA takes the number for a handle of it
@@ -91,7 +73,7 @@ def to_capsule(tensor: Tensor, copy: bool | None = None, stream: Any = None) -> 
         _native.check(_lib.blutensor_stream_begin(tensor._handle, _LEGACY_STREAM if stream is None else int(stream)))
     managed = ctypes.c_void_p()
     _native.check(_lib.blutensor_to_dlpack(tensor._handle, ctypes.byref(managed)))
-    return _python.PyCapsule_New(managed, _DLTENSOR, ctypes.cast(_capsule_destructor, ctypes.c_void_p))
+    return _python.PyCapsule_New(managed, _DLTENSOR, _capsule_destructor)
 
 
 @named("from_dlpack")
@@ -119,7 +101,10 @@ def _shared_memory(x: Any) -> Tensor:
     """`from_dlpack` without a copy."""
     if not hasattr(x, "__dlpack__"):
         raise DTypeError(f"[from_dlpack] expected an object with __dlpack__, got {type(x).__name__}")
-    device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (1, 0)
+    try:
+        device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (1, 0)
+    except ValueError as error:  # PyTorch's meta tensors, which have no memory
+        raise DTypeError(f"[from_dlpack] {type(x).__name__} has no device that DLPack knows: {error}") from error
     if device[0] not in (1, 2, 3, 13):
         raise DTypeError(
             f"[from_dlpack] expected memory of the cpu or of a CUDA device, got DLPack device {tuple(device)}"

@@ -24,6 +24,7 @@ from layer_checks import (
 )
 
 import blutensor as bt
+from blutensor.errors import DTypeError
 
 Array = np.ndarray[Any, Any]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -267,6 +268,11 @@ def test_integer_power() -> None:
         7**20,
     ]
     assert bt.pow(bt.asarray(base[:1]), bt.asarray(np.array([-1]))).item() == 0
+    for power in (lambda: bt.asarray([2, 3]) ** -1, lambda: bt.pow(2, -1), lambda: bt.asarray([2]) ** np.int64(-2)):
+        with pytest.raises(DTypeError, match=r"\[pow\] expected floats for the exponent -\d, got int64; use -\d\.0"):
+            power()
+    assert (bt.asarray([2, 4]) ** -1.0).tolist() == [0.5, 0.25]
+    assert (bt.asarray([2.0, 4.0]) ** -1).tolist() == [0.5, 0.25]
 
 
 @pytest.mark.parametrize("exponent", [2.0, -1.0, 3.0, 0.5, 0.0, 1.0])
