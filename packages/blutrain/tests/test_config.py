@@ -278,3 +278,9 @@ def test_a_path_that_no_file_can_have_is_a_problem_of_its_key(tmp_path: Path, ke
         (told,) = [problem.message for problem in caught.value.problems if problem.key == key]
         assert told == "expected a path that a file can have, got 'a\\x00b'"
         assert len(caught.value.problems) == 1 + len(more)
+
+
+@pytest.mark.parametrize("tree", ["text", [1], 3, None])
+def test_a_tree_that_is_no_table(tree: object) -> None:
+    with pytest.raises(ConfigError, match=r"configuration: expected a table of sections, got"):
+        config_from_dict(tree)  # type: ignore[arg-type]

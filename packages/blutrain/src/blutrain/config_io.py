@@ -104,8 +104,10 @@ def config_from_dict(tree: Mapping[str, Any]) -> Config:
         The configuration; keys that are absent take their defaults.
 
     Raises:
-        ConfigError: unknown keys or values of a wrong type.
+        ConfigError: unknown keys or values of a wrong type, or something else than a table of tables.
     """
+    if not isinstance(tree, Mapping):
+        raise ConfigError([Problem("configuration", f"expected a table of sections, got {tree!r:.100}")])
     problems: list[Problem] = []
     values: dict[str, Any] = {}
     _flatten(tree, values, problems)
