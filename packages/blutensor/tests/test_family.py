@@ -189,9 +189,12 @@ def test_errors_of_the_source() -> None:
     loader = Loader(data, fail_at=5)
     for _ in range(2):
         training.call(loader, 0.01)
-    with pytest.raises(RuntimeError, match=r"source of batches failed with status 6: the shard is truncated"):
+    with pytest.raises(
+        bt.SourceError, match=r"source of batches failed with status 6: the shard is truncated"
+    ) as error:
         training.run(loader, [0.01] * 8)
     assert loader.taken == 5
+    assert error.value.steps_done == len(error.value.metrics) == 3
     loader._fail_at = -1
     assert training.run(loader, [0.01] * 5).shape == (5, 2)
 

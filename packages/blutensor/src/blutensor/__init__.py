@@ -70,7 +70,7 @@ from .errors import (  # noqa: E402
     UnsupportedError,
 )
 from .external import register_operator, registered  # noqa: E402
-from .family import ProgramFamily, RunInterrupted, Source  # noqa: E402
+from .family import ProgramFamily, RunInterrupted, Source, SourceError  # noqa: E402
 from .gradcheck import gradcheck  # noqa: E402
 from .indexing import index_write_, nonzero, take, take_along_axis  # noqa: E402
 from .linear_algebra import einsum, matmul, matrix_transpose, outer, tensordot, vecdot  # noqa: E402
@@ -129,6 +129,7 @@ __all__ = [
     "RunInterrupted",
     "ShapeError",
     "Source",
+    "SourceError",
     "Tensor",
     "UnsupportedError",
     "__array_api_version__",

@@ -52,6 +52,20 @@ class RunInterrupted(KeyboardInterrupt):
         self.metrics = metrics
 
 
+class SourceError(RuntimeError):
+    """The source of `ProgramFamily.run` failed. The programs before the batch that it was asked for are complete.
+
+    Attributes:
+        steps_done: Steps that are complete.
+        metrics: Their metrics, float64 [steps_done, num_metrics].
+    """
+
+    def __init__(self, message: str, steps_done: int, metrics: npt.NDArray[np.float64]) -> None:
+        super().__init__(message)
+        self.steps_done = steps_done
+        self.metrics = metrics
+
+
 # So often the native loop comes back for signals: a call of a few microseconds. A GPU stands still meanwhile.
 _SLICE_SECONDS = 0.05
 _SLICE_SECONDS_GPU = 0.25
@@ -125,7 +139,7 @@ class ProgramFamily:
         Raises:
             RunInterrupted: Ctrl-C; the step that ran was completed.
             CaptureError: A function that has not been recorded twice.
-            RuntimeError: The source failed; the message is its own.
+            SourceError: The source failed; the message is its own.
         """
         prefetch = flag("run", "prefetch", prefetch)
         steps = integer("run", "steps", steps, least=0)
@@ -187,6 +201,6 @@ class ProgramFamily:
         if status:
             message = _native.last_error()
             if source is not None and message.startswith("[run] the source"):
-                raise RuntimeError(f"{message}: {source.error()}")
+                raise SourceError(f"{message}: {source.error()}", done(), table[: done()])
             _native.raise_status(status)
         return table

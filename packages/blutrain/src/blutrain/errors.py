@@ -9,6 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says, with its notes, as one line."""
+    return " ".join("; ".join([str(error), *getattr(error, "__notes__", ())]).split())
+
+
 class BlutrainError(Exception):
     """Base of every error that a user of blutrain can cause and repair."""
 

@@ -21,7 +21,7 @@ from blutrain.data.dataset import Dataset
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.data.verification import verify_shards
 from blutrain.devices import resolve_device
-from blutrain.errors import ConfigFileNotFoundError, InvalidInputError, TokenizerError
+from blutrain.errors import ConfigFileNotFoundError, InvalidInputError, TokenizerError, text_of
 from blutrain.flops import MemoryEstimate
 from blutrain.loggers import RunLogger, make_loggers
 from blutrain.memory import check_memory
@@ -152,7 +152,7 @@ class _Ending:
     def failed(self, error: BaseException) -> None:
         """An error ends the run; nothing here may hide it."""
         interrupted = isinstance(error, KeyboardInterrupt)
-        why = "" if interrupted else " ".join(f"{type(error).__name__}: {error}".split())
+        why = "" if interrupted else f"{type(error).__name__}: {text_of(error)}"
         with contextlib.suppress(Exception):  # a full disk, or a device that is lost
             self._tell("interrupted" if interrupted else "failed", why)
 

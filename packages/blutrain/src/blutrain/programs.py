@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import blutensor as bt
 from blutrain.data.loader import Loader
-from blutrain.errors import InvalidInputError, ShardError
+from blutrain.errors import DataError, InvalidInputError, ShardError
 
 METRICS = ("loss", "grad_norm")
 """Columns that ``TrainingStep.run`` returns: mean loss in nats, norm of the mean gradient before clipping."""
@@ -99,18 +99,26 @@ class TrainingStep:
             float64 [steps, 2]: the columns ``METRICS``. A step whose loss or norm is not finite changed no weight.
 
         Raises:
-            ShardError: the loader failed; steps before are done.
+            DataError: the loader failed. Weights, moments, generator and loader are those after the last complete step;
+                ``metrics`` are those of the steps that are done.
             KeyboardInterrupt: between steps, with ``steps_done`` and ``metrics``.
         """
-        rows = []
+        rows: list[NDArray[np.float64]] = [np.empty((0, len(METRICS)))]
+        begin = source.state()
         done = 0
-        while done < len(learning_rates) and not self.is_recorded:
-            rows.append(self._recording_step(source, float(learning_rates[done])))
-            done += 1
-        remaining = learning_rates[done:]
-        if len(remaining):
-            rows.append(self._native_steps(source, remaining, rows))
-        return np.concatenate(rows) if rows else np.empty((0, len(METRICS)))
+        try:
+            while done < len(learning_rates) and not self.is_recorded:
+                rows.append(self._recording_step(source, float(learning_rates[done])))
+                done += 1
+            remaining = learning_rates[done:]
+            if len(remaining):
+                rows.append(self._native_steps(source, remaining, rows))
+        except DataError as error:
+            metrics = np.concatenate([*rows, getattr(error, "metrics", rows[0])])
+            self._undo_micro_steps(source, begin, len(metrics))
+            error.metrics = metrics  # type: ignore[attr-defined]
+            raise
+        return np.concatenate(rows)
 
     def programs(self) -> dict[str, Any]:
         """The captured functions of the step by name, with how often each runs."""
@@ -131,11 +139,19 @@ class TrainingStep:
             done = getattr(interrupt, "metrics", np.empty((0, len(METRICS))))
             interrupt.metrics = np.concatenate([*before, done])  # type: ignore[attr-defined]
             raise
-        except RuntimeError as error:
-            if source.error():
-                raise ShardError(source.error()) from error
-            raise
+        except bt.SourceError as error:
+            failure = ShardError(source.error())
+            failure.metrics = error.metrics  # type: ignore[attr-defined]
+            raise failure from error
         return np.asarray(result, np.float64)
+
+    def _undo_micro_steps(self, source: Loader, begin: NDArray[np.int64], steps: int) -> None:
+        """Make loader and generator those after ``steps`` steps; micro-steps after them changed no weight or moment."""
+        done = steps * self.accumulation
+        undone = source.batches_since(begin) - done
+        source.go_to(begin, done)
+        seed, step = bt.default_generator.state.numpy().tolist()
+        bt.default_generator.state.copy_(bt.asarray(np.array([seed, step - undone], np.int64)))
 
     def _recording_step(self, source: Loader, learning_rate: float) -> NDArray[np.float64]:
         self._learning_rate.fill_(learning_rate)

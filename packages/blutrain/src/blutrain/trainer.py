@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import blualloc
 import blutensor as bt
-from blutrain.checkpoint import CheckpointStore
+from blutrain.checkpoint import CheckpointError, CheckpointStore
 from blutrain.config import Config
 from blutrain.config_io import config_to_dict, with_absolute_paths
 from blutrain.console import Reporter, SilentReporter
@@ -27,12 +27,13 @@ from blutrain.data.dataset import Dataset
 from blutrain.data.loader import Loader
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.devices import RunDevice, place, resolve_device
-from blutrain.errors import NonFiniteError, NonFiniteLogitsError
+from blutrain.errors import DataError, NonFiniteError, NonFiniteLogitsError, text_of
 from blutrain.evaluation import evaluation_loader
 from blutrain.flops import model_flop_utilisation
 from blutrain.generation import Decoder, generate_text
 from blutrain.installation import available_cpus
 from blutrain.memory import smaller_model, what_to_lower
+from blutrain.metrics import RunFolderError, RunFolderLostError
 from blutrain.model import GPT
 from blutrain.overview import Outcome, Tally, known_mfu
 from blutrain.programs import Evaluation, TrainingStep
@@ -191,6 +192,8 @@ class Trainer:
         self._decoder: Decoder | None = None
         self._seconds_per_step: float | None = None
         self._saved_step: int | None = None
+        self._is_whole = True
+        """Whether weights, moments, generator and loader are those after ``progress.step`` steps."""
         self._begin = time.perf_counter()
 
     # ---- the loop --------------------------------------------------------------------------------------------------
@@ -231,6 +234,9 @@ class Trainer:
             ShardError: tokens beyond the vocabulary.
             CheckpointError: a checkpoint can not be written; those before are intact.
             RunFolderError: metrics or samples can not be written, or the run folder is gone; see `rescue`.
+
+        Any other error that finds the state of a complete step, as of data that are gone when they are to be validated
+        on, has a note that names the step and the checkpoint in which this saves it.
         """
         steps = self.config.train.steps
         self._begin = time.perf_counter() - self.progress.seconds
@@ -242,6 +248,12 @@ class Trainer:
                     self._events()
                 if self.progress.step and not self._is_saved():
                     self.save()
+            except (RunFolderError, CheckpointError, NonFiniteError):  # `rescue` saves; weights after these are no use
+                raise
+            except Exception as error:
+                if self._is_whole:
+                    self._save_before(error)
+                raise
             finally:
                 self.reporter.stop()
                 self.saver.wait()
@@ -259,6 +271,31 @@ class Trainer:
             known_mfu(self.config, speed, self.device),
             self.device.peak_memory_mib(),
         )
+
+    def _save_before(self, error: Exception) -> None:
+        """Save the state, unless it is saved, before an error ends the run, and note so in the error.
+
+        Raises:
+            RunFolderLostError: the run folder is gone, too.
+        """
+        step = self.progress.step
+        if not step:
+            return
+        try:
+            try:
+                self.saver.wait()
+            except CheckpointError:  # there may be room now
+                self._saved_step = None
+            if not self._is_saved():
+                self.save()
+            self.saver.wait()
+        except RunFolderLostError:
+            raise
+        except Exception as cause:  # nothing here may hide the error
+            error.add_note(f"the state after step {step} could not be saved: {text_of(cause)}")
+        else:
+            kept = f"the state after step {step} was saved in {self.saver.newest}"
+            error.add_note(f"{kept}: repair the cause, then use --resume")
 
     def _is_saved(self) -> bool:
         """Whether the state as it is has a checkpoint, which nobody has deleted, or will have when its save ends."""
@@ -281,12 +318,15 @@ class Trainer:
         native = self.training_step.is_recorded
         rates = learning_rates(self.config.schedule, self.config.train.steps, first, steps)
         begin = time.perf_counter()
+        self._is_whole = False
         try:
             metrics = self.training_step.run(self.loader, rates)
-        except KeyboardInterrupt as interrupt:
-            metrics = getattr(interrupt, "metrics", np.empty((0, 2)))
+        except (KeyboardInterrupt, DataError) as error:
+            metrics = getattr(error, "metrics", np.empty((0, 2)))
+            self._is_whole = isinstance(error, DataError)
             self._record(metrics, rates, time.perf_counter() - begin, native)
             raise
+        self._is_whole = True
         seconds = time.perf_counter() - begin
         if native:
             self._seconds_per_step = seconds / steps

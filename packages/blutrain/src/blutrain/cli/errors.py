@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from blutrain.errors import BlutrainError, ConfigError
+from blutrain.errors import BlutrainError, ConfigError, text_of
 
 
 def is_user_error(error: Exception) -> bool:
@@ -15,13 +15,14 @@ def is_user_error(error: Exception) -> bool:
 
 
 def message_of(error: Exception) -> str:
-    """The error as one line; a configuration's problems stay one line each."""
+    """The error with its notes as one line; a configuration's problems stay one line each."""
     if isinstance(error, ConfigError):
         return "\n".join(f"error: {problem}" for problem in error.problems)
     if is_plain_os_error(error):
+        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         place = "" if error.filename is None else f"{error.filename}: "
-        return f"error: {place}{error.strerror or error}: check the path, its permissions and the free space"
-    text = " ".join(str(error).split())
+        return f"error: {place}{error.strerror or error}: check the path, its permissions and the free space{notes}"
+    text = text_of(error)
     if is_user_error(error):
         return f"error: {text}"
     name = type(error).__name__

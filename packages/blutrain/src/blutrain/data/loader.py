@@ -19,6 +19,9 @@ from blutrain import _native
 from blutrain.arguments import checked
 from blutrain.errors import InvalidInputError
 
+_EPOCH_AND_WINDOW = slice(1, 3)
+"""Where they are in a loader's state."""
+
 
 @dataclass(frozen=True)
 class Position:
@@ -144,6 +147,30 @@ class Loader:
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
         _native.check(_native.loader_get_state(self._handle, pointer, len(state)))
         return state
+
+    @checked("loader")
+    def batches_since(self, state: NDArray[np.int64]) -> int:
+        """Batches given out since an earlier position.
+
+        Args:
+            state: int64 [8] of this loader, which ``state`` gave.
+        """
+        epochs, windows = (self.state() - state)[_EPOCH_AND_WINDOW].tolist()
+        return int(epochs * self.num_windows + windows) // (self.batch * self.world)
+
+    @checked("loader")
+    def go_to(self, state: NDArray[np.int64], batches: int) -> None:
+        """Go to where a loader stands that has given out some batches; nothing is read.
+
+        Args:
+            state: int64 [8] of this loader, which ``state`` gave; not of one pass.
+            batches: given out since then.
+        """
+        there = state.copy()
+        epoch, window = there[_EPOCH_AND_WINDOW].tolist()
+        more, window = divmod(window + batches * self.batch * self.world, self.num_windows)
+        there[_EPOCH_AND_WINDOW] = epoch + more, window
+        self.set_state(there)
 
     @checked("loader")
     def set_state(self, state: NDArray[np.int64]) -> None:
