@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from blutrain.cli import run_command
+from blutrain.console import ConsoleReporter
 from blutrain.metrics import read_metrics
 
 TINY = (
@@ -205,6 +207,68 @@ def test_a_signal_finishes_the_step_and_saves(data: Path, tmp_path: Path, number
     done = blutrain("train", folder, "--resume", "--set", f"train.steps={last + 2}")
     assert done.returncode == 0, done.stderr
     assert [event["step"] for event in read_metrics(folder)] == list(range(1, last + 3))
+
+
+def reader_that_leaves(end: int) -> None:
+    """Reads one line of a pipe, or what comes first of a terminal, and closes it."""
+    while b"\n" not in os.read(end, 1):
+        pass
+    os.close(end)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "both", "terminal"])
+def test_training_goes_on_when_nobody_reads_standard_error(data: Path, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    settings = (*TINY, "--set", f"data.path={data}", "--set", f"run.folder={folder}", "--set", "train.steps=40")
+    command = [sys.executable, "-X", "dev", "-m", "blutrain", "train", *settings, "--set", "train.checkpoint_every=20"]
+    reader, writer = os.openpty() if kind == "terminal" else os.pipe()
+    process = subprocess.Popen(command, stderr=writer, stdout=writer if kind == "both" else subprocess.PIPE)
+    os.close(writer)
+    reader_that_leaves(reader)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert not out
+    assert [event["step"] for event in read_metrics(folder)] == list(range(1, 41))
+    assert (folder / "checkpoints" / "step-00000040.safetensors").is_file()
+
+
+@pytest.mark.parametrize("arguments", [["plot", "/nowhere"], ["plot", "--no-such-option"], ["prepare"]])
+def test_a_message_that_nobody_reads_leaves_the_exit_code(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for environment in (dict(os.environ), ascii_only):
+        command = [sys.executable, "-m", "blutrain", *arguments]
+        done = subprocess.run(command, stderr=writer, stdout=subprocess.PIPE, env=environment)
+        assert (done.returncode, done.stdout) == (2, b"")
+    os.close(writer)
+
+
+class Gone(io.StringIO):
+    """A stream that fails from its second write on."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, text: str) -> int:
+        if self.getvalue():
+            raise self._error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device")])
+def test_a_reporter_drops_what_it_can_not_write(error: OSError) -> None:
+    stream = Gone(error)
+    with ConsoleReporter(stream, interval=0.0) as reporter:
+        reporter.line("first")
+        reporter.start(0, 2)
+        reporter.progress(1, 1.0, 1.0, 1.0)
+        reporter.section("title", [("name", "text")])
+        reporter.warning("last")
+    assert stream.getvalue() == "first\n"
+    stream.close()
+    reporter.line("to a stream that is closed")
 
 
 def test_an_interrupt_while_libraries_load_has_no_traceback() -> None:

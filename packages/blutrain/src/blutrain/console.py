@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -73,17 +73,61 @@ class SilentReporter:
         """Nothing."""
 
 
+class LastingStream:
+    """A stream of text that nobody need read to the end: what can not be written is dropped, and no error says so.
+
+    For a pipe whose reader has left, a terminal that was closed, a full disk. Everything else is the stream's own.
+
+    Args:
+        stream: where to write.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or drop the text."""
+        with self._dropping():
+            self._stream.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write, or drop the lines."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Flush what can be written."""
+        with self._dropping():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            pass
+        except ValueError:  # of a closed stream, and of text that its encoding does not have
+            if not self._stream.closed:
+                raise
+
+
 class ConsoleReporter:
     """Writes to a terminal or a file.
 
     Args:
-        stream: standard error by default, so that results on standard output stay clean.
+        stream: standard error by default, so that results on standard output stay clean. What can not be written, as
+            to a pipe that nobody reads any more, is dropped: training goes on.
         interval: seconds between progress lines where the stream is no terminal.
         quiet: whether only warnings are written.
     """
 
     def __init__(self, stream: TextIO | None = None, interval: float = 5.0, *, quiet: bool = False) -> None:
-        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        lasting = None if (stream := stream or sys.stderr) is None else cast(TextIO, LastingStream(stream))
+        self._console = Console(file=lasting, stderr=True, highlight=False, soft_wrap=True)
         self._interval = interval
         self._quiet = quiet
         self._progress: Progress | None = None
@@ -118,8 +162,7 @@ class ConsoleReporter:
         self._print(block)
 
     def _print(self, text: Text) -> None:
-        with contextlib.suppress(OSError):  # a terminal that was closed must not keep the run from saving
-            (self._progress.console if self._progress else self._console).print(text)
+        (self._progress.console if self._progress else self._console).print(text)
 
     def start(self, first_step: int, steps: int) -> None:
         """Show the bar."""
@@ -142,8 +185,7 @@ class ConsoleReporter:
         """Move the bar, or print a line when the last one is old."""
         status = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  ETA {format_duration(seconds_left)}"
         if self._progress is not None:
-            with contextlib.suppress(OSError):
-                self._progress.update(self._progress.task_ids[0], completed=step, status=status)
+            self._progress.update(self._progress.task_ids[0], completed=step, status=status)
         elif time.monotonic() - self._last_line >= self._interval or step == self._steps:
             self._last_line = time.monotonic()
             self.line(f"step {step}/{self._steps}  {status}")
@@ -151,8 +193,7 @@ class ConsoleReporter:
     def stop(self) -> None:
         """Take the bar away."""
         if self._progress is not None:
-            with contextlib.suppress(OSError):
-                self._progress.stop()
+            self._progress.stop()
             self._progress = None
 
 

@@ -6,9 +6,11 @@ Exit codes: 0 done, 2 the user's mistake (one line says what and how to repair i
 
 from __future__ import annotations
 
+import contextlib
 import io
 import signal
 import sys
+from typing import TextIO, cast
 
 import click
 
@@ -18,6 +20,7 @@ from blutrain.cli.machine import bench, info
 from blutrain.cli.models import evaluate, export_hf, generate, import_hf
 from blutrain.cli.output import note
 from blutrain.cli.training import plot, train
+from blutrain.console import LastingStream
 from blutrain.stop_signal import FirstInterrupt
 
 USER_ERROR = 2
@@ -45,6 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal of another encoding is no reason to stop
+    if sys.stderr is not None:  # notes, bars, warnings, logs: none of them is worth the work that they are about
+        sys.stderr = cast(TextIO, LastingStream(sys.stderr))
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL):
         signal.signal(signal.SIGINT, FirstInterrupt())
     code = run_command(given)
@@ -64,7 +69,8 @@ def run_command(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="blutrain", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         return USER_ERROR
     except (click.Abort, KeyboardInterrupt):
         note("interrupted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,9 @@ _LINE_SECONDS = 10.0
 
 
 def note(text: str) -> None:
-    """Write a line to standard error."""
-    click.echo(text, err=True)
+    """Write a line to standard error, or drop it where nobody reads that any more."""
+    with contextlib.suppress(OSError):  # click may write past `LastingStream`, to repair an encoding
+        click.echo(text, err=True)
 
 
 def print_table(rows: Sequence[Mapping[str, str]]) -> None:
