@@ -92,6 +92,17 @@ def test_text_and_bad_input() -> None:
         generate_text(model, tokenizer, "a")
 
 
+def test_only_an_empty_prompt_begins_with_end_of_text(model: GPT) -> None:
+    tokenizer, greedy = ByteTokenizer(), SamplingOptions(temperature=0)
+    for prompt, ids in (("", [tokenizer.end_of_text]), ("abc", [97, 98, 99])):
+        new = by_full_forward(model, ids, 12)
+        if tokenizer.end_of_text in new:
+            new = new[: new.index(tokenizer.end_of_text)]
+        assert new
+        expected = prompt + tokenizer.decode(new)
+        assert generate_text(model, tokenizer, prompt, max_new_tokens=12, options=greedy) == expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -124,7 +124,8 @@ def generate_text(
     Args:
         model: the model.
         tokenizer: the one that it was trained with.
-        prompt: text to continue; empty starts a new document.
+        prompt: text to continue, as it is: no end-of-text token is put before it. An empty one starts a new document,
+            from an end-of-text token.
         max_new_tokens: how many tokens to make; an end-of-text token ends the text earlier.
         options: how tokens are chosen.
         decoder: of the model, to use again what was captured.
@@ -137,14 +138,15 @@ def generate_text(
         InvalidTypeError: a value of another type.
         TokenizerError: the prompt can not be encoded.
     """
-    ids = [tokenizer.end_of_text, *(int(token) for token in tokenizer.encode(prompt))]
+    ids = [int(token) for token in tokenizer.encode(prompt)]
+    begin = ids or [tokenizer.end_of_text]
     new: list[int] = []
     options, decoder = options or SamplingOptions(), decoder or Decoder(model)
-    for token in generate_tokens(decoder, ids, max_new_tokens, options, model, tokenizer.vocab_size):
+    for token in generate_tokens(decoder, begin, max_new_tokens, options, model, tokenizer.vocab_size):
         if token == tokenizer.end_of_text:
             break
         new.append(token)
-    return tokenizer.decode([*ids[1:], *new])
+    return tokenizer.decode([*ids, *new])
 
 
 @checked("generate")
@@ -161,7 +163,8 @@ def generate(
 
     Args:
         run: run folder, or one checkpoint file.
-        prompt: text to continue; empty starts a new document.
+        prompt: text to continue, as it is: no end-of-text token is put before it. An empty one starts a new document,
+            from an end-of-text token.
         max_new_tokens: how many tokens to make at most.
         options: how tokens are chosen.
         device: where to; see ``train.device``.

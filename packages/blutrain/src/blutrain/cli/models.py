@@ -118,7 +118,9 @@ def export_hf(run: Path, out: Path, dtype: str, max_shard_size: str) -> None:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--prompt", default="", help="Text to continue; empty starts a new document.")
+@click.option(
+    "--prompt", default="", help="Text to continue, as it is; empty starts a new document (from end-of-text)."
+)
 @click.option("--max-new-tokens", default=200, help="Tokens to make at most.")
 @click.option("--temperature", default=0.8, help="0 is greedy.")
 @click.option("--top-k", default=0, help="Choose among this many most likely tokens; 0 among all.")
