@@ -7,6 +7,7 @@ in float32, plus one rounding of float32 at the reference's magnitude.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,19 @@ def to_torch(torch: Any, model: GPT, dtype: Any) -> Any:
     other = peer_torch.GPT(*shape).to(dtype)
     other.load_state_dict({name: torch.tensor(value.numpy()) for name, value in model.state_dict().items()})
     return other
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (6,), (6, 1), (2, 2), (1, 2, 3)])
+def test_targets_have_the_shape_of_the_tokens(shape: tuple[int, ...]) -> None:
+    model = GPT(ModelConfig(layers=1, heads=1, channels=8, context=16, vocab_size=61))
+    tokens, targets = bt.zeros((2, 3), dtype=bt.int32), bt.zeros(shape, dtype=bt.int32)
+    message = rf"\[GPT\] expected targets of the shape of the tokens, \(2, 3\), got {re.escape(str(shape))}"
+    for call in (model, model.loss_sum):
+        with pytest.raises(bt.ShapeError, match=message):
+            call(tokens, targets)
+        with pytest.raises(InvalidInputError, match="targets as a tensor of integers, got list"):
+            call(tokens, [[1, 2, 3], [4, 5, 6]])
+    assert model(tokens, bt.zeros((2, 3), dtype=bt.int32)).shape == ()
 
 
 @pytest.mark.parametrize("bad", [61, 63, 64, -1])

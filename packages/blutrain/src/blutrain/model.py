@@ -177,9 +177,7 @@ class GPT(nn.Module):
         Raises:
             InvalidInputError: no tensor [B, T], or longer than the context.
         """
-        if not isinstance(tokens, bt.Tensor) or tokens.ndim != 2:
-            found = tokens.shape if isinstance(tokens, bt.Tensor) else type(tokens).__name__
-            raise InvalidInputError(f"[GPT] expected tokens as a tensor of integers [B, T], got {found}")
+        _check_tokens(tokens)
         length = tokens.shape[1]
         if length > self.config.context:
             message = f"[GPT] expected at most {self.config.context} tokens (model.context), got {length}"
@@ -215,7 +213,17 @@ class GPT(nn.Module):
 
         Returns:
             0-d float32, in nats.
+
+        Raises:
+            InvalidInputError: see ``hidden``; or the targets are no tensor.
+            ShapeError: the targets have another shape than the tokens.
         """
+        _check_tokens(tokens)
+        if not isinstance(targets, bt.Tensor):
+            raise InvalidInputError(f"[GPT] expected targets as a tensor of integers, got {type(targets).__name__}")
+        if targets.shape != tokens.shape:
+            message = f"[GPT] expected targets of the shape of the tokens, {tokens.shape}, got {targets.shape}"
+            raise bt.ShapeError(f"{message}: a target is the token after the one in its place")
         rows = tokens.shape[0] * tokens.shape[1]
         hidden = self.hidden(tokens).reshape((rows, self.config.channels))
         return F.linear_cross_entropy(
@@ -235,6 +243,10 @@ class GPT(nn.Module):
 
         Returns:
             Logits [B, T, vocab_size], or the mean cross entropy over valid targets (0-d).
+
+        Raises:
+            InvalidInputError: see ``loss_sum``.
+            ShapeError: likewise.
         """
         if targets is None:
             return self.logits(tokens)[..., : self.config.vocab_size]
@@ -271,6 +283,12 @@ class GPT(nn.Module):
         matrices = [(name, parameter) for name, parameter in named if parameter.ndim >= 2]
         others = [(name, parameter) for name, parameter in named if parameter.ndim < 2]
         return [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def _check_tokens(tokens: object) -> None:
+    if not isinstance(tokens, bt.Tensor) or tokens.ndim != 2:
+        found = tokens.shape if isinstance(tokens, bt.Tensor) else type(tokens).__name__
+        raise InvalidInputError(f"[GPT] expected tokens as a tensor of integers [B, T], got {found}")
 
 
 def count_valid(targets: bt.Tensor) -> bt.Tensor:
