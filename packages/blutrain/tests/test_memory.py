@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import blualloc
+import blutensor as bt
 from blutrain.cli import run_command
 from blutrain.config_io import load_config
 from blutrain.data import prepare
@@ -56,6 +57,25 @@ def test_what_can_not_fit_is_one_error_and_allocates_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def fixed_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process takes is not looked at, so that estimates can be compared to the byte."""
+    monkeypatch.setattr("blutrain.memory.resident_bytes", lambda: None)
+
+
+def test_the_process_counts_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config()
+    before = check_memory(config, CPU)
+    held = np.ones(64 << 20, np.uint8)
+    assert check_memory(config, CPU).process - before.process == pytest.approx(held.nbytes, abs=2**22)
+    tensor = bt.ones((16 << 20,))  # tensors have their own part, and what the pool holds is used again
+    assert check_memory(config, CPU).process - before.process == pytest.approx(held.nbytes, abs=2**22)
+    del tensor
+    monkeypatch.setattr("blutrain.memory.resident_bytes", lambda: 70 << 20)
+    assert check_memory(config, CPU) == estimate_memory(config, libraries=70 << 20)
+
+
+@pytest.mark.usefixtures("fixed_libraries")
 def test_the_limit_and_the_machine_are_both_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config(settings=["train.memory_limit_gib=0.005"])
     with pytest.raises(NotEnoughMemoryError, match=r"fits train\.memory_limit_gib = 0\.005, .* lower model\.layers"):
@@ -125,6 +145,7 @@ sys.exit(code)
 """The largest resident set since the program began; getrusage also counts the process that started it."""
 
 
+@pytest.mark.usefixtures("fixed_libraries")
 def test_of_large_shards_what_is_read_is_mapped_and_never_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

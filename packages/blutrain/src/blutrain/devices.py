@@ -5,6 +5,7 @@ Peaks are dense rates of the vendor's data sheets; what a device is not in the t
 
 from __future__ import annotations
 
+import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,16 @@ def peak_resident_kib() -> int:
     except (OSError, ValueError, IndexError):
         pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # a system that does not tell
+
+
+def resident_bytes() -> int | None:
+    """Resident set of this process without the memory of tensors: interpreter and libraries; None when not known."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        found = pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(found - blualloc.stats().reserved_bytes, 0)
 
 
 @dataclass(frozen=True)

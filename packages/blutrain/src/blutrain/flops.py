@@ -103,20 +103,24 @@ _HEAD_CHUNK_BYTES_CUDA = 256 * 2**20
 """Largest piece of the logits that the head holds on a GPU."""
 _PACKING_BYTES = 2**20
 """About what the products of the blocks take to pack their operands on a CPU."""
-_PROCESS_BYTES = 50 * 2**20
-"""Interpreter and libraries."""
+_LIBRARIES_BYTES = 50 * 2**20
+"""Interpreter and libraries as they are loaded when a run is about to start, where no process is looked at."""
+_LOADED_LATER_BYTES = 7 * 2**20
+"""What comes to them while a run trains, writes samples and saves: pages of their code that were not needed before, and
+small objects. Measured: 6 to 10 MiB."""
 _TOKENIZER_BYTES = 1024
 """What a tokenizer takes for each of its ids, in this process and in the library that encodes."""
 _CONTEXT_BYTES = 512 * 2**20
 """What a process takes of a GPU before the first tensor: context, kernels, local memory."""
 
 
-def estimate_memory(config: Config, *, cuda: bool = False) -> MemoryEstimate:
+def estimate_memory(config: Config, *, cuda: bool = False, libraries: int = _LIBRARIES_BYTES) -> MemoryEstimate:
     """Peak of a training step before anything is allocated. The part of the activations is within a tenth of the arena.
 
     Args:
         config: the run.
         cuda: of a GPU's memory instead of the machine's.
+        libraries: bytes that interpreter and libraries take before the run; it differs between installations.
 
     Returns:
         The parts in bytes.
@@ -134,7 +138,7 @@ def estimate_memory(config: Config, *, cuda: bool = False) -> MemoryEstimate:
         samples=keys_and_values if config.train.sample_every else 0,
         # A GPU's state is copied to the host, which is not the memory that is short.
         snapshot=12 * count if config.train.background_checkpoints == "on" and not cuda else 0,
-        process=_CONTEXT_BYTES if cuda else _PROCESS_BYTES + tokenizer,
+        process=_CONTEXT_BYTES if cuda else libraries + _LOADED_LATER_BYTES + tokenizer,
     )
 
 

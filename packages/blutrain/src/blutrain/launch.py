@@ -20,7 +20,7 @@ from blutrain.console import Reporter, SilentReporter
 from blutrain.data.dataset import Dataset
 from blutrain.data.tokenizer import Tokenizer
 from blutrain.data.verification import verify_shards
-from blutrain.devices import resolve_device
+from blutrain.devices import resident_bytes, resolve_device
 from blutrain.errors import ConfigFileNotFoundError, InvalidInputError, TokenizerError, text_of
 from blutrain.flops import MemoryEstimate
 from blutrain.loggers import RunLogger, make_loggers
@@ -96,9 +96,10 @@ def open_run(
     if resume and overwrite:
         raise InvalidInputError("[train] expected --resume or --overwrite, got both")
     reporter = reporter or SilentReporter()
+    libraries = resident_bytes()
     dataset = open_checked(config)
     device = resolve_device(config)
-    estimate = check_memory(config, device, dataset)
+    estimate = check_memory(config, device, dataset, libraries)
     verify_shards(dataset, reporter.line)
     name = config.run.folder
     taken = RunFolder.resume(name) if resume else RunFolder.start(name, overwrite=overwrite)

@@ -10,7 +10,7 @@ from pathlib import Path
 from blutrain.config import Config
 from blutrain.data.dataset import SPLITS, Dataset
 from blutrain.data.shards import token_dtype
-from blutrain.devices import RunDevice
+from blutrain.devices import RunDevice, resident_bytes
 from blutrain.errors import NotEnoughMemoryError
 from blutrain.flops import MemoryEstimate, estimate_memory
 
@@ -22,13 +22,17 @@ _FAULT_BYTES = 2**16
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def check_memory(config: Config, device: RunDevice, dataset: Dataset | None = None) -> MemoryEstimate:
+def check_memory(
+    config: Config, device: RunDevice, dataset: Dataset | None = None, libraries: int | None = None
+) -> MemoryEstimate:
     """Compare the estimate of a run's peak with the memory limit and with the memory of the machine or the GPU.
 
     Args:
         config: a possible configuration.
         device: where it is to run.
         dataset: its data, of which the estimate has the part that stays in memory; without it, nothing of them.
+        libraries: the process's ``resident_bytes`` before its tokenizer was loaded, which has a part of its own; by
+            default what they are now.
 
     Returns:
         The estimate.
@@ -36,7 +40,9 @@ def check_memory(config: Config, device: RunDevice, dataset: Dataset | None = No
     Raises:
         NotEnoughMemoryError: it does not fit for certain; the message says what to lower.
     """
-    estimate = estimate_memory(config, cuda=device.is_cuda)
+    libraries = resident_bytes() if libraries is None else libraries
+    more = {} if libraries is None else {"libraries": libraries}
+    estimate = estimate_memory(config, cuda=device.is_cuda, **more)
     tensors = estimate.states + int(_CERTAIN * estimate.activations)
     limit = int(config.train.memory_limit_gib * _GIB)
     if limit and tensors > limit:

@@ -146,7 +146,10 @@ def _digest_of_range(files: Files, descriptor: int, algorithm: str, begin: int, 
 
 def _pieces(files: Files, descriptor: int, begin: int, end: int) -> Iterator[memoryview]:
     """Yields a file's bytes ``begin`` to ``end`` in pieces, each valid until the next; fewer if the file ends early."""
-    buffer = memoryview(bytearray(min(_CHUNK_BYTES, end - begin)))
+    if begin >= end:
+        return
+    # Pages of its own: the allocator of the C library would keep them for every thread that ever hashed.
+    buffer = memoryview(mmap.mmap(-1, min(_CHUNK_BYTES, end - begin), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     while begin < end:
         count = files.read(descriptor, buffer[: end - begin], begin)
         if count == 0:
