@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,15 @@ def test_names_of_devices() -> None:
     for name in ("gpu", "cuda:", "cuda:x", "cuda:-1"):
         (problem,) = find_problems(load_config(settings=[f"train.device={name}"]))
         assert problem.key == "train.device"
+        assert "expected one of auto, cpu, cuda, cuda:<index>, got" in problem.message
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:", "cuda:x", ""])
+def test_a_device_of_no_known_name_is_told_apart_from_one_that_is_not_there(name: str) -> None:
+    message = f"expected one of auto, cpu, cuda, cuda:<index>, got '{name}'.*: no such device is known"
+    config = load_config()
+    with pytest.raises(DeviceError, match=message):
+        resolve_device(replace(config, train=replace(config.train, device=name)))
 
 
 def test_bf16_halves_activations_and_keeps_masters() -> None:

@@ -14,6 +14,7 @@ import blualloc
 import blutensor as bt
 from blutrain.config import Config
 from blutrain.errors import DeviceError
+from blutrain.validation import device_problem
 
 _PEAK_TFLOPS: dict[str, dict[str, float]] = {
     "H200": {"bf16": 989.0, "tf32": 494.0, "fp32": 67.0},
@@ -132,9 +133,13 @@ def resolve_device(config: Config) -> RunDevice:
         config: for ``train.device`` and ``train.precision``; ``auto`` takes the first GPU where there is one.
 
     Raises:
-        DeviceError: there is no such device, or it does not have the number mode; the message says why.
+        DeviceError: no device has such a name, there is none of it here, or it does not have the number mode; the
+            message says which.
     """
     asked, precision = config.train.device, config.train.precision
+    unknown = device_problem(asked)
+    if unknown:
+        raise DeviceError(f"[device] {unknown}: no such device is known")
     name = asked
     if asked == "auto":
         name = "cuda:0" if bt.cuda.is_available() else "cpu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from blutrain.arguments import is_possible_path
@@ -177,21 +177,31 @@ def _max_threads() -> int | None:
     return blublas.info().max_threads
 
 
+def device_problem(name: str) -> str:
+    """What is wrong with a name of a device, empty where nothing is; whether the machine has it is not asked."""
+    if name in DEVICES or _CUDA_INDEX.fullmatch(name):
+        return ""
+    return f"expected one of {', '.join(DEVICES)}, cuda:<index>, got {name!r}{_did_you_mean(name, DEVICES)}"
+
+
+def _did_you_mean(value: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(value, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
 def _choices(config: Config) -> list[Problem]:
     problems = []
     for key, known in (
         ("schedule.kind", SCHEDULE_KINDS),
         ("train.precision", PRECISIONS),
-        ("train.device", DEVICES),
         ("train.background_checkpoints", BACKGROUND),
     ):
         value = _get(config, key)
-        if key == "train.device" and _CUDA_INDEX.fullmatch(value):
-            continue
         if value not in known:
-            close = difflib.get_close_matches(value, known, n=1)
-            hint = f", did you mean {close[0]!r}?" if close else ""
-            problems.append(Problem(key, f"expected one of {', '.join(known)}, got {value!r}{hint}"))
+            message = f"expected one of {', '.join(known)}, got {value!r}{_did_you_mean(value, known)}"
+            problems.append(Problem(key, message))
+    device = device_problem(config.train.device)
+    problems += [Problem("train.device", device)] if device else []
     problems += [Problem("run.loggers", problem) for problem in logger_problems(config.run.loggers)]
     for key in ("data.tokenizer", "run.folder"):  # that of the data is told where it is opened
         if not is_possible_path(_get(config, key)):

@@ -188,7 +188,13 @@ def load_checkpoint(run: str | Path) -> tuple[Path, Arrays, dict[str, Any]]:
 
 
 def _no_good_checkpoint(store: CheckpointStore, told: Sequence[str]) -> NoReturn:
+    from blutrain.huggingface.configuration import CONFIG_JSON  # which imports this module
+
     damaged = store.remains()
+    if not damaged and (store.folder / CONFIG_JSON).is_file():
+        message = f"expected a run with checkpoints, got a model in Hugging Face's format ({CONFIG_JSON})"
+        make = f"blutrain import-hf {store.folder} --out RUN"
+        raise CheckpointNotFoundError(store.folder, f"{message}: make a run of it with '{make}'")
     if not damaged:
         raise CheckpointNotFoundError(store.folder, "expected a run with checkpoints, got none: train one first")
     reason = f" ({told[0]})" if told else ""

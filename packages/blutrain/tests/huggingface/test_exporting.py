@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import blutrain
+from blutrain.checkpoint import CheckpointNotFoundError
 from blutrain.cli import run_command
 from blutrain.data.tokenizer import get_tokenizer
 from blutrain.errors import InvalidInputError
@@ -122,6 +123,14 @@ def test_nothing_is_overwritten_or_left_behind(run: Path, tmp_path: Path, monkey
         export_hf(run, tmp_path / "out")
     assert caught.value.errno == 28
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty"]
+
+
+def test_what_was_exported_is_no_run_and_how_to_make_one_is_told(run: Path, tmp_path: Path) -> None:
+    export_hf(run, tmp_path / "exported")
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"Hugging Face's format .*blutrain import-hf .*exported --out RUN"
+    ):
+        blutrain.evaluate(tmp_path / "exported")
 
 
 def test_command_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
