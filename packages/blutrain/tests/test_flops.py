@@ -26,6 +26,9 @@ class RandomSource:
         tokens = np.random.default_rng(0).integers(0, self._vocab_size, self._shape).astype(np.int32)
         return tokens, tokens
 
+    def state(self) -> np.ndarray:
+        return np.zeros(8, np.int64)
+
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:

@@ -170,6 +170,9 @@ class ListSource:
     def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
         return self._batches.pop(0)
 
+    def state(self) -> np.ndarray:
+        return np.zeros(8, np.int64)
+
     def _fill(self, context: int, slots: Any, num_slots: int) -> int:
         import ctypes
 
