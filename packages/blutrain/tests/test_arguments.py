@@ -313,3 +313,13 @@ def test_a_checked_function_is_itself() -> None:
     assert str(inspect.signature(double)) == "(value: 'int', *, times: 'int' = 2) -> 'int'"
     with pytest.raises(InvalidTypeError, match=r"\[double\] expected times of type int, got str"):
         double(3, times="2")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(typing, "TypeAliasType"), reason="Python 3.12 has them")
+def test_an_alias_is_what_it_stands_for() -> None:
+    """As ``numpy.typing.NDArray`` is since NumPy 2.5."""
+    alias = typing.TypeAliasType("Count", int)  # type: ignore[attr-defined]
+    for hint in (alias, alias | None):
+        check_values("count", {"n": 3}, {"n": hint})
+        with pytest.raises(InvalidTypeError, match=r"\[count\] expected n of type int, got str"):
+            check_values("count", {"n": "3"}, {"n": hint})

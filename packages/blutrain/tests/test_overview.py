@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,12 @@ def test_a_failed_run_has_its_overview_and_its_error(
     with pytest.raises(OSError, match="No space left"):
         train(configure(data, tmp_path / "run", "train.checkpoint_every=4"), reporter=told)
     rows = told.sections["overview"]
-    assert rows["result"].startswith("failed at step ")
-    assert rows["result"].endswith("of 8: OSError: [Errno 28] No space left on device")
-    assert rows["checkpoint"].endswith("step-00000004.safetensors")
+    result = re.fullmatch(
+        r"failed at step (\d) of 8: OSError: \[Errno 28\] No space left on device; (.*)", rows["result"]
+    )
+    assert result is not None
+    assert result[2].startswith(f"the state after step {result[1]} was saved in ")
+    assert rows["checkpoint"].endswith(f"step-0000000{result[1]}.safetensors")
     assert rows["next"].endswith("--resume")
     failed = log(tmp_path / "run")[-1]
     assert (failed["level"], failed["event"]) == ("error", "failed")

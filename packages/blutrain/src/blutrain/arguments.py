@@ -108,12 +108,22 @@ def check_values(command: str, values: Mapping[str, Any], hints: Mapping[str, An
             _check_path(command, name, value)
 
 
+def _resolved(hint: Any) -> Any:
+    """What a type alias stands for: NumPy's ``NDArray`` is one, of late."""
+    while isinstance(alias := typing.get_origin(hint) or hint, getattr(typing, "TypeAliasType", ())):
+        hint = alias.__value__
+    return hint
+
+
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    hint = _resolved(hint)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return tuple(map(_resolved, typing.get_args(hint))) if is_union else (hint,)
 
 
 def _class_of(hint: Any) -> Any:
     """What stands for a hint in ``isinstance``; paths are whatever says that it is one."""
+    hint = _resolved(hint)
     kind = typing.get_origin(hint) or hint
     return os.PathLike if isinstance(kind, type) and issubclass(kind, os.PathLike) else kind
 
