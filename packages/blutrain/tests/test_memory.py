@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import resource
@@ -17,7 +18,7 @@ import blutensor as bt
 from blutrain.cli import run_command
 from blutrain.config_io import load_config
 from blutrain.data import prepare
-from blutrain.devices import RunDevice
+from blutrain.devices import RunDevice, resident_bytes
 from blutrain.errors import NotEnoughMemoryError
 from blutrain.flops import estimate_memory
 from blutrain.launch import open_run, train
@@ -65,6 +66,8 @@ def fixed_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_process_counts_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config()
+    gc.collect()
+    blualloc.trim()  # what other tests have left reserved and not touched
     before = check_memory(config, CPU)
     held = np.ones(64 << 20, np.uint8)
     assert check_memory(config, CPU).process - before.process == pytest.approx(held.nbytes, abs=2**22)
@@ -73,6 +76,14 @@ def test_the_process_counts_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     del tensor
     monkeypatch.setattr("blutrain.memory.resident_bytes", lambda: 70 << 20)
     assert check_memory(config, CPU) == estimate_memory(config, libraries=70 << 20)
+
+
+def test_memory_that_was_reserved_and_not_touched_hides_the_process() -> None:
+    reserved = bt.empty((8 << 30,), dtype="uint8")
+    assert resident_bytes() is None
+    assert check_memory(load_config(), CPU) == estimate_memory(load_config())
+    del reserved
+    blualloc.trim()
 
 
 @pytest.mark.usefixtures("fixed_libraries")

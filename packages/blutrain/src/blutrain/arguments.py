@@ -110,9 +110,8 @@ def check_values(command: str, values: Mapping[str, Any], hints: Mapping[str, An
 
 def _resolved(hint: Any) -> Any:
     """What a type alias stands for: NumPy's ``NDArray`` is one, of late."""
-    while isinstance(alias := typing.get_origin(hint) or hint, getattr(typing, "TypeAliasType", ())):
-        hint = alias.__value__
-    return hint
+    alias: Any = typing.get_origin(hint) or hint
+    return _resolved(alias.__value__) if isinstance(alias, getattr(typing, "TypeAliasType", ())) else hint
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -39,14 +39,23 @@ def peak_resident_kib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # a system that does not tell
 
 
+_LEAST_BYTES = 32 * 2**20
+"""Interpreter, NumPy and our libraries take more."""
+
+
 def resident_bytes() -> int | None:
-    """Resident set of this process without the memory of tensors: interpreter and libraries; None when not known."""
+    """Resident set of this process without the memory of tensors: interpreter and libraries.
+
+    Returns:
+        Bytes; None when not known, as where tensors' memory that nobody has touched makes up for most of the rest.
+    """
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         found = pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
-    return max(found - blualloc.stats().reserved_bytes, 0)
+    left = found - blualloc.stats().reserved_bytes
+    return left if left >= _LEAST_BYTES else None
 
 
 @dataclass(frozen=True)
