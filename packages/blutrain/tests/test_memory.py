@@ -67,7 +67,7 @@ def fixed_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_process_counts_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config()
     gc.collect()
-    blualloc.trim()  # what other tests have left reserved and not touched
+    blualloc.empty_cache()  # what other tests have left reserved and not touched
     before = check_memory(config, CPU)
     held = np.ones(64 << 20, np.uint8)
     assert check_memory(config, CPU).process - before.process == pytest.approx(held.nbytes, abs=2**22)
@@ -83,7 +83,7 @@ def test_memory_that_was_reserved_and_not_touched_hides_the_process() -> None:
     assert resident_bytes() is None
     assert check_memory(load_config(), CPU) == estimate_memory(load_config())
     del reserved
-    blualloc.trim()
+    blualloc.empty_cache()
 
 
 @pytest.mark.usefixtures("fixed_libraries")

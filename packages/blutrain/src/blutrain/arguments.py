@@ -108,10 +108,14 @@ def check_values(command: str, values: Mapping[str, Any], hints: Mapping[str, An
             _check_path(command, name, value)
 
 
+_ALIASES: Any = getattr(typing, "TypeAliasType", ())
+"""Since Python 3.12."""
+
+
 def _resolved(hint: Any) -> Any:
     """What a type alias stands for: NumPy's ``NDArray`` is one, of late."""
     alias: Any = typing.get_origin(hint) or hint
-    return _resolved(alias.__value__) if isinstance(alias, getattr(typing, "TypeAliasType", ())) else hint
+    return _resolved(alias.__value__) if isinstance(alias, _ALIASES) else hint
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
