@@ -134,6 +134,7 @@ def test_recording_takes_no_more_than_the_captured_step(data: Path, tmp_path: Pa
     places = (f"data.path={data}", f"run.folder={tmp_path / 'run'}")
     with open_run(load_config(settings=[*settings, *batch, *places])) as trainer:
         rates = np.full(2, 1e-4)
+        gc.collect()  # what other tests left
         blualloc.reset_peak()
         trainer.training_step.run(trainer.loader, rates)
         recording = blualloc.stats().peak_live_bytes
